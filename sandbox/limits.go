@@ -1,0 +1,76 @@
+package sandbox
+
+import (
+	"fmt"
+	"time"
+)
+
+// Limits bounds one sandbox. A zero field means its default, never "no
+// limit"; only Wall's default is unlimited, since servers are long-lived.
+type Limits struct {
+	// MemoryBytes bounds memory, swap included. There is never an
+	// address-space limit: Node alone maps over 10 GB.
+	MemoryBytes int64
+	// CPUs bounds processor time, in cores.
+	CPUs float64
+	// PIDs bounds processes and threads together.
+	PIDs int64
+	// Files bounds open descriptors of one process.
+	Files uint64
+	// TmpBytes bounds each private tmpfs (HOME and /tmp).
+	TmpBytes int64
+	// Wall bounds the sandbox's whole life; 0 leaves it unbounded. A sandbox
+	// that meets it exits with cause Deadline.
+	Wall time.Duration
+	// StopGrace is how long each rung of the stop ladder waits (stdin closed,
+	// then TERM, then KILL).
+	StopGrace time.Duration
+}
+
+// DefaultLimits serves an ordinary Node server.
+var defaultLimits = Limits{
+	MemoryBytes: 1 << 30, CPUs: 1, PIDs: 256, Files: 4096, TmpBytes: 256 << 20, StopGrace: 2 * time.Second,
+}
+
+// WithDefaults returns the limits with every zero field filled in.
+func (l Limits) WithDefaults() Limits {
+	d := defaultLimits
+	if l.MemoryBytes != 0 {
+		d.MemoryBytes = l.MemoryBytes
+	}
+	if l.CPUs != 0 {
+		d.CPUs = l.CPUs
+	}
+	if l.PIDs != 0 {
+		d.PIDs = l.PIDs
+	}
+	if l.Files != 0 {
+		d.Files = l.Files
+	}
+	if l.TmpBytes != 0 {
+		d.TmpBytes = l.TmpBytes
+	}
+	if l.StopGrace != 0 {
+		d.StopGrace = l.StopGrace
+	}
+	d.Wall = l.Wall
+	return d
+}
+
+// Validate refuses limits that are negative or too small to start anything.
+// Errors wrap ErrInvalid.
+func (l Limits) Validate() error {
+	switch {
+	case l.MemoryBytes < 0 || l.MemoryBytes > 0 && l.MemoryBytes < 16<<20:
+		return fmt.Errorf("%w: memory limit of %d bytes is under 16 MiB", ErrInvalid, l.MemoryBytes)
+	case l.CPUs < 0 || l.CPUs > 0 && l.CPUs < 0.01 || l.CPUs > 1024:
+		return fmt.Errorf("%w: cpu limit %g is not between 0.01 and 1024", ErrInvalid, l.CPUs)
+	case l.PIDs < 0 || l.PIDs > 1<<22:
+		return fmt.Errorf("%w: pids limit %d is out of range", ErrInvalid, l.PIDs)
+	case l.Files > 1<<20:
+		return fmt.Errorf("%w: open files limit %d is over 1048576", ErrInvalid, l.Files)
+	case l.TmpBytes < 0 || l.Wall < 0 || l.StopGrace < 0 || l.StopGrace > time.Minute:
+		return fmt.Errorf("%w: a negative limit, or a stop grace over a minute", ErrInvalid)
+	}
+	return nil
+}
