@@ -1,0 +1,81 @@
+package netguard
+
+import (
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/time/rate"
+)
+
+// budget is what one sandbox may still use. connections and rate are guarded
+// by the Egress's lock; the byte counts are atomic, for the copying loops.
+type budget struct {
+	connections int
+	rate        *rate.Limiter
+	maxUp       atomic.Int64 // 0: unlimited
+	maxDown     atomic.Int64
+	up, down    atomic.Int64
+}
+
+// set puts other limits in force. What was used stays used.
+func (b *budget) set(l Limits) {
+	b.connections = l.Connections
+	if b.rate == nil {
+		b.rate = rate.NewLimiter(rate.Limit(l.PerSecond), l.PerSecond)
+	} else {
+		b.rate.SetLimit(rate.Limit(l.PerSecond))
+		b.rate.SetBurst(l.PerSecond)
+	}
+	b.maxUp.Store(l.BytesUp)
+	b.maxDown.Store(l.BytesDown)
+}
+
+// takeUp counts n bytes on their way out and reports whether they may go:
+// what would exceed the budget may not.
+func (b *budget) takeUp(n int64) bool {
+	total, limit := b.up.Add(n), b.maxUp.Load()
+	return limit == 0 || total <= limit
+}
+
+// takeDown is takeUp for bytes on their way in.
+func (b *budget) takeDown(n int64) bool {
+	total, limit := b.down.Add(n), b.maxDown.Load()
+	return limit == 0 || total <= limit
+}
+
+// spent reports whether a byte budget is used up.
+func (b *budget) spent() bool {
+	up, down := b.maxUp.Load(), b.maxDown.Load()
+	return up > 0 && b.up.Load() >= up || down > 0 && b.down.Load() >= down
+}
+
+// countName counts the distinct names looked up under each wildcard, since a
+// name can carry data to whoever serves the zone. It reports whether this one
+// may be looked up. In mode public without a rule the limit counts all names,
+// and only where the policy sets one.
+func (e *Egress) countName(p *Policy, m match, name string) bool {
+	key := "*"
+	switch {
+	case m.local, m.rule == nil && p.limits.NamesPerWildcard == 0:
+		return true
+	case m.rule != nil && !m.rule.wildcard:
+		return true
+	case m.rule != nil:
+		key = m.rule.suffix
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	seen := e.names[key]
+	if _, ok := seen[name]; ok {
+		return true
+	}
+	if len(seen) >= p.Limits().NamesPerWildcard {
+		return false
+	}
+	if seen == nil {
+		seen = map[string]struct{}{}
+		e.names[strings.Clone(key)] = seen
+	}
+	seen[strings.Clone(name)] = struct{}{}
+	return true
+}
