@@ -1,0 +1,206 @@
+package images
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// basePackages are what Node and a native module need: no shell, no package
+// manager. They come without what they depend on, since that is only needed to
+// set them up.
+var basePackages = []string{"base-files", "ca-certificates", "libc6", "libgcc-s1", "libstdc++6", "netbase", "tzdata"}
+
+// Deb pins one distribution package.
+type Deb struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+	SHA256  string `json:"sha256"` // of the .deb, in hex
+}
+
+// layerRecord remembers a layer that many images share.
+type layerRecord struct {
+	Layer blob         `json:"layer"`
+	Debs  []Deb        `json:"debs,omitempty"`
+	Node  *NodeRelease `json:"node,omitempty"`
+}
+
+// base returns the layer of the base root file system: the one remembered, or
+// a new one if there is none, if fresh is set, or if pins ask for another.
+func (b *Builder) base(ctx context.Context, pins []Deb, fresh bool) (layerRecord, error) {
+	name := "base-" + shortHash(strings.Join(b.cfg.ExtraPackages, " "), platform(), "")
+	if pins != nil {
+		// Most locks are of the base that is here already.
+		var have layerRecord
+		if err := readJSON(b.st.path("shared", name+".json"), &have); err == nil && slices.Equal(have.Debs, pins) && b.st.has(have.Layer) {
+			return have, nil
+		}
+		name = "base-" + shortHash(platform(), debsKey(pins))
+	}
+	return b.st.shared(ctx, name, fresh, func(w *work) (layerRecord, error) {
+		return b.buildBase(ctx, w, pins, fresh)
+	})
+}
+
+func (b *Builder) buildBase(ctx context.Context, w *work, pins []Deb, fresh bool) (layerRecord, error) {
+	done := b.step("base", "fetching the base system from the distribution")
+	debs, fetched, err := b.fetchDebs(ctx, w, pins, fresh)
+	if err != nil {
+		return layerRecord{}, err
+	}
+	done(fetched)
+	done = b.step("base", "packing the base system")
+	root := newRootfs()
+	rec := layerRecord{}
+	for _, file := range debs {
+		deb, err := root.unpack(ctx, file, b.cfg.Environ, w.lock)
+		if err != nil {
+			return layerRecord{}, err
+		}
+		rec.Debs = append(rec.Debs, deb)
+	}
+	slices.SortFunc(rec.Debs, func(x, y Deb) int { return strings.Compare(x.Name, y.Name) })
+	if pins != nil && !slices.Equal(pins, rec.Debs) {
+		return layerRecord{}, fail(ErrRefused, "the distribution's packages are not the locked ones", "update the lock")
+	}
+	if err := root.complete(); err != nil {
+		return layerRecord{}, err
+	}
+	file := filepath.Join(w.dir, "layer")
+	rec.Layer, err = root.write(file)
+	if err != nil {
+		return layerRecord{}, err
+	}
+	done(rec.Layer.Size)
+	return rec, b.st.adopt(file, rec.Layer)
+}
+
+// fetchDebs tries the package lists that the host has, and fetches fresh ones
+// if those are missing or too old to download by.
+func (b *Builder) fetchDebs(ctx context.Context, w *work, pins []Deb, fresh bool) ([]string, int64, error) {
+	var err error
+	for _, update := range []bool{false, true} {
+		if fresh && !update {
+			continue
+		}
+		var dir string
+		if dir, err = w.sub(fmt.Sprintf("apt-%t", update)); err != nil {
+			return nil, 0, err
+		}
+		if update {
+			b.report(Step{Name: "base", Detail: "fetching the distribution's package lists"})
+		}
+		var files []string
+		if files, err = b.tryDebs(ctx, dir, w.lock, pins, update); err == nil {
+			var n int64
+			for _, f := range files {
+				if info, err := os.Stat(f); err == nil {
+					n += info.Size()
+				}
+			}
+			return files, n, nil
+		}
+		b.log.Debug("distribution packages not fetched", "fresh lists", update, "error", err)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, 0, err
+}
+
+func (b *Builder) tryDebs(ctx context.Context, dir string, hold *os.File, pins []Deb, update bool) ([]string, error) {
+	a, err := newApt(ctx, dir, b.cfg.Environ, hold, update)
+	if err != nil {
+		return nil, err
+	}
+	var specs []string
+	for _, p := range pins {
+		specs = append(specs, p.Name+"="+p.Version)
+	}
+	if pins == nil {
+		specs = slices.Clone(basePackages)
+		if len(b.cfg.ExtraPackages) > 0 {
+			more, err := a.closure(ctx, b.cfg.ExtraPackages)
+			if err != nil {
+				return nil, err
+			}
+			for _, m := range more {
+				name, _, _ := strings.Cut(m, "=")
+				if !slices.Contains(basePackages, name) {
+					specs = append(specs, m)
+				}
+			}
+		}
+	}
+	files, err := a.download(ctx, specs)
+	if err == nil && len(files) != len(specs) {
+		err = fail(ErrTool, fmt.Sprintf("apt-get downloaded %d of %d packages", len(files), len(specs)), "")
+	}
+	return files, err
+}
+
+// unpack merges one .deb and says which it was.
+func (r *rootfs) unpack(ctx context.Context, file string, environ []string, hold *os.File) (Deb, error) {
+	env := fetchEnv(environ, filepath.Dir(file))
+	res, err := tool{name: "dpkg-deb", args: []string{"-W", "--showformat=${Package} ${Version}", file}, env: env, hold: hold}.run(ctx)
+	if err != nil {
+		return Deb{}, toolError("dpkg-deb", err, res.stderr)
+	}
+	name, version, ok := strings.Cut(string(bytes.TrimSpace(res.stdout)), " ")
+	if !ok || !debNameRE.MatchString(name) {
+		return Deb{}, fail(ErrTool, "dpkg-deb names no package in "+quoted(filepath.Base(file)), "")
+	}
+	sum, err := hashFile(file)
+	if err != nil {
+		return Deb{}, err
+	}
+	pr, pw := io.Pipe()
+	merged := make(chan error, 1)
+	go func() {
+		err := r.add(pr)
+		// Whatever follows the archive's end has to be read, or the writer waits.
+		_, copyErr := io.Copy(io.Discard, pr)
+		pr.CloseWithError(errors.Join(err, copyErr))
+		merged <- err
+	}()
+	res, err = tool{name: "dpkg-deb", args: []string{"--fsys-tarfile", file}, env: env, out: pw, hold: hold}.run(ctx)
+	pw.CloseWithError(err) // nil means EOF
+	if mergeErr := <-merged; mergeErr != nil && err == nil {
+		return Deb{}, mergeErr
+	}
+	if err != nil {
+		return Deb{}, toolError("dpkg-deb", err, res.stderr)
+	}
+	return Deb{Name: name, Version: version, SHA256: sum}, nil
+}
+
+func hashFile(path string) (string, error) {
+	f, err := os.Open(path) //nolint:gosec // a path of this package's own making
+	if err != nil {
+		return "", err
+	}
+	defer f.Close() //nolint:errcheck // only read from
+	h := sha256.New()
+	_, err = io.Copy(h, f)
+	return fmt.Sprintf("%x", h.Sum(nil)), err
+}
+
+func debsKey(pins []Deb) string {
+	var s strings.Builder
+	for _, p := range pins {
+		fmt.Fprintln(&s, p.Name, p.Version, p.SHA256)
+	}
+	return s.String()
+}
+
+// shortHash names a file by what it depends on.
+func shortHash(parts ...string) string {
+	return fmt.Sprintf("%x", sha256.Sum256([]byte(strings.Join(parts, "\x00"))))[:32]
+}
