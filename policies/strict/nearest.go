@@ -7,12 +7,12 @@ func Nearest(word string, known []string) string {
 	if len(word) > 40 {
 		return ""
 	}
-	best, bestD := "", 3
+	best, bestD := "", 4
 	w := fold(word)
 	for _, k := range known {
 		d := distance(w, fold(k))
-		// Two edits in a word of three letters would make anything of it.
-		if d < bestD && d <= len(k)/3+1 {
+		// Two edits in a word of four letters would make anything of it.
+		if d < bestD && d <= max(1, len(k)/3) {
 			best, bestD = k, d
 		}
 	}

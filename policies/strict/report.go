@@ -99,6 +99,14 @@ func (r *Reporter) add(line, col int, path string, warning bool, msg string) {
 	r.faults = append(r.faults, f)
 }
 
+// Faulty reports whether an error was reported at the path or below it.
+func (r *Reporter) Faulty(path string) bool {
+	return slices.ContainsFunc(r.faults, func(f Fault) bool {
+		rest, ok := strings.CutPrefix(f.Path, path)
+		return ok && !f.Warning && (rest == "" || path == "" || rest[0] == '.' || rest[0] == '[')
+	})
+}
+
 // Err returns the errors as Faults, or nil where there are only warnings.
 func (r *Reporter) Err() error {
 	out := r.pick(false)

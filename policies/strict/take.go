@@ -179,7 +179,8 @@ func (m Map) List(name string) []*Node {
 	return n.Items
 }
 
-// Strings takes a list of strings; an empty list is not nil.
+// Strings takes a list of strings; an empty list is not nil. Items keep their
+// index even where one is of another kind.
 func (m Map) Strings(name string) []string {
 	n := m.Get(name)
 	if n == nil || !m.r.want(n, m.Path(name), List) {
@@ -187,9 +188,8 @@ func (m Map) Strings(name string) []string {
 	}
 	out := make([]string, 0, len(n.Items))
 	for i, item := range n.Items {
-		if m.r.want(item, Index(m.Path(name), i), String) {
-			out = append(out, item.Text)
-		}
+		m.r.want(item, Index(m.Path(name), i), String)
+		out = append(out, item.Text)
 	}
 	return out
 }

@@ -1,0 +1,88 @@
+package policies
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/sandboxd/sandboxd/policies/strict"
+)
+
+// Parse reads one document; name is what faults call it. The error is a
+// strict.Faults with all of them. Warnings are in the Policy.
+func Parse(name string, data []byte) (*Policy, error) {
+	r := strict.NewReporter(name)
+	root := strict.ParseYAML(r, data)
+	if root == nil {
+		return nil, r.Err()
+	}
+	p := Decode(r, root, "")
+	if err := r.Err(); err != nil {
+		return nil, err
+	}
+	p.Name, p.Warnings = name, r.Warnings()
+	return p, nil
+}
+
+// Load reads a policy file of at most strict.MaxBytes. Its errors are Parse's,
+// or say why the file cannot be read.
+func Load(path string) (*Policy, error) {
+	data, err := ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("policy: %w", err)
+	}
+	return Parse(path, data)
+}
+
+// ReadFile reads a regular file of at most strict.MaxBytes.
+func ReadFile(path string) ([]byte, error) {
+	// Asked first: opening a FIFO would block.
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, readable(path, err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, readable(path, err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, strict.MaxBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", path, err)
+	}
+	if len(data) > strict.MaxBytes {
+		return nil, fmt.Errorf("%s has more than the %d bytes that are read", path, strict.MaxBytes)
+	}
+	return data, nil
+}
+
+func readable(path string, err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s does not exist: check the path: %w", path, fs.ErrNotExist)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%s may not be read by this user: %w", path, fs.ErrPermission)
+	}
+	return fmt.Errorf("%s: %w", path, err)
+}
+
+// Find takes what a person writes for a policy: a preset's name, or the path
+// of a file, which holds a slash or ends in .yaml or .yml. A relative path
+// starts at dir; "" is the working directory.
+func Find(ref, dir string) (*Policy, error) {
+	ext := strings.ToLower(filepath.Ext(ref))
+	if !strings.ContainsRune(ref, filepath.Separator) && ext != ".yaml" && ext != ".yml" {
+		return Preset(ref)
+	}
+	if dir != "" && !filepath.IsAbs(ref) {
+		ref = filepath.Join(dir, ref)
+	}
+	return Load(ref)
+}
