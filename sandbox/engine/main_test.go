@@ -1,0 +1,19 @@
+package engine
+
+import (
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(roleVar); role != "" {
+		os.Exit(playRole(role))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+const roleVar = "ENGINE_TEST_ROLE"
+
+func playRole(string) int { return 2 }
