@@ -1,0 +1,200 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/client"
+	"golang.org/x/sys/unix"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// box is one container and all that belongs to it.
+type box struct {
+	id     string
+	group  string // its cgroup's path
+	gvisor bool
+	limits sandbox.Limits
+	log    *slog.Logger
+	ctx    func(context.Context) context.Context
+
+	io     *stdio
+	net    *network
+	task   client.Task
+	exited <-chan client.ExitStatus
+	// forsake makes exited deliver; watched says that a goroutine waits for it.
+	forsake context.CancelFunc
+	watched bool
+
+	done chan struct{} // closed once exit is set
+	exit sandbox.Exit
+
+	mu      sync.Mutex // guards what follows, and serialises Stop
+	cleanup cleanup
+	stopped bool
+}
+
+var _ Box = (*box)(nil)
+
+// ID implements Box.
+func (b *box) ID() string { return b.id }
+
+// Open implements Box.
+func (b *box) Open(openings []Opening) error { return b.net.open(openings) }
+
+// Wait implements Box.
+func (b *box) Wait(ctx context.Context) (sandbox.Exit, error) {
+	select {
+	case <-b.done:
+		return b.exit, nil
+	case <-ctx.Done():
+		return sandbox.Exit{}, ctx.Err()
+	}
+}
+
+// watch owns the box's one goroutine, which ends when the guest has.
+func (b *box) watch() {
+	b.watched = true
+	go func() {
+		defer close(b.done)
+		var deadline <-chan time.Time
+		if b.limits.Wall > 0 {
+			t := time.NewTimer(b.limits.Wall)
+			defer t.Stop()
+			deadline = t.C
+		}
+		late := false
+		for {
+			select {
+			case status := <-b.exited:
+				b.exit = b.ended(status, late)
+				return
+			case <-deadline:
+				late, deadline = true, nil
+				if err := b.kill(); err != nil {
+					b.log.Error("kill at deadline failed", "sandbox", b.id, "error", err)
+				}
+			}
+		}
+	}()
+}
+
+// kill ends every process of the box: the first one's death is the end of
+// its process namespace.
+func (b *box) kill() error {
+	ctx, cancel := context.WithTimeout(b.ctx(context.Background()), cleanupBound)
+	defer cancel()
+	err := ignoreNotFound(b.task.Kill(ctx, unix.SIGKILL, client.WithKillAll))
+	if err == nil {
+		return nil
+	}
+	return errors.Join(err, killCgroup(ctx, b.group))
+}
+
+// ended turns containerd's status into an Exit.
+func (b *box) ended(status client.ExitStatus, late bool) sandbox.Exit {
+	use := readUsage(b.group)
+	e := sandbox.Exit{PeakMemoryBytes: use.peakMemory, PeakPIDs: use.peakPIDs}
+	if err := status.Error(); err != nil {
+		// Nobody can say what became of the guest; see that it is gone.
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupBound)
+		defer cancel()
+		if err := killCgroup(ctx, b.group); err != nil {
+			b.log.Error("kill after a host fault failed", "sandbox", b.id, "error", err)
+		}
+		e.Cause, e.Code, e.Detail = sandbox.HostFault, -1, "containerd lost sight of the sandbox: "+err.Error()
+		return e
+	}
+	const signalled = 128 // a signal's status, as shells and runtimes report it
+	e.Cause, e.Code = sandbox.Exited, int(status.ExitCode())
+	if e.Code > signalled && e.Code <= signalled+64 {
+		e.Cause, e.Signal = sandbox.Killed, e.Code-signalled
+	}
+	switch {
+	case late:
+		e.Cause, e.Detail = sandbox.Deadline, fmt.Sprintf("it ran for its whole time limit of %s", b.limits.Wall)
+	case e.Signal == int(unix.SIGKILL) && use.oomKills > 0:
+		e.Cause, e.Detail = sandbox.OOM, fmt.Sprintf("it used all of its %d MiB of memory", b.limits.MemoryBytes>>20)
+	}
+	return e
+}
+
+// Stop implements Box.
+func (b *box) Stop(ctx context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stopped {
+		return nil
+	}
+	b.ladder(ctx)
+	if err := b.undo(ctx); err != nil {
+		return fmt.Errorf("container: stop %s: %w", b.id, err)
+	}
+	b.stopped = true
+	return nil
+}
+
+// ladder asks the guest to end, then ends it. What it cannot do, undo does by
+// the cgroup.
+func (b *box) ladder(ctx context.Context) {
+	select {
+	case <-b.done:
+		return
+	default:
+	}
+	if ctx.Err() == nil {
+		if err := b.terminate(ctx); err != nil {
+			b.log.Warn("asking a sandbox to end failed", "sandbox", b.id, "error", err)
+		} else if b.gone(ctx, b.limits.StopGrace) {
+			return
+		}
+	}
+	if err := b.kill(); err != nil {
+		b.log.Error("kill failed", "sandbox", b.id, "error", err)
+	}
+	if !b.gone(context.Background(), cleanupBound/3) {
+		b.log.Error("killed sandbox has not ended", "sandbox", b.id)
+	}
+}
+
+// gone waits for the guest's end, no longer than given.
+func (b *box) gone(ctx context.Context, atMost time.Duration) bool {
+	t := time.NewTimer(atMost)
+	defer t.Stop()
+	select {
+	case <-b.done:
+		return true
+	case <-ctx.Done():
+	case <-t.C:
+	}
+	return false
+}
+
+// terminate sends TERM to every process. Under runc they are the cgroup's;
+// under gVisor the cgroup's are its own, and its kernel knows the guest's.
+func (b *box) terminate(ctx context.Context) error {
+	if b.gvisor {
+		return ignoreNotFound(b.task.Kill(b.ctx(ctx), unix.SIGTERM, client.WithKillAll))
+	}
+	return signalCgroup(b.group, unix.SIGTERM)
+}
+
+// undo removes every trace, on a context of its own. In the end the watcher
+// is told to give up, if it still waits.
+func (b *box) undo(ctx context.Context) error {
+	end, cancel := context.WithTimeout(b.ctx(context.WithoutCancel(ctx)), cleanupBound)
+	defer cancel()
+	err := b.cleanup.run(end)
+	if b.forsake != nil {
+		b.forsake()
+		if b.watched {
+			<-b.done
+		}
+	}
+	return err
+}

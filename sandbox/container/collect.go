@@ -1,0 +1,136 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+)
+
+// Collect implements Host. What is ours is told by the instance's label on
+// containerd's objects, by its name in the cgroup's path, and by being in the
+// state folder, which this process holds the lock of. A box of this process
+// is never touched.
+func (h *host) Collect(ctx context.Context) error {
+	ctx = h.ctx(ctx)
+	errs := []error{
+		h.collectContainers(ctx), h.collectCgroups(ctx), h.collectFolders(), h.collectSnapshots(ctx), h.collectLeases(ctx),
+	}
+	if !h.busy() {
+		errs = append(errs, h.removeShared())
+	}
+	return errors.Join(errs...)
+}
+
+func (h *host) filter() string { return fmt.Sprintf("labels.%q==%s", labelInstance, h.cfg.Instance) }
+
+func (h *host) collectContainers(ctx context.Context) error {
+	cs, err := h.cl.Containers(ctx, h.filter())
+	if err != nil {
+		return fmt.Errorf("container: collect: %w", err)
+	}
+	var errs []error
+	for _, c := range cs {
+		if h.live(c.ID()) {
+			continue
+		}
+		if err := collectContainer(ctx, c); err != nil {
+			errs = append(errs, fmt.Errorf("container: collect %s: %w", c.ID(), err))
+			continue
+		}
+		h.cfg.Logger.Info("removed a sandbox of an engine that died", "sandbox", c.ID())
+	}
+	return errors.Join(errs...)
+}
+
+func collectContainer(ctx context.Context, c client.Container) error {
+	task, err := c.Task(ctx, nil)
+	if err == nil {
+		err = deleteTask(ctx, task)
+	}
+	if err := ignoreNotFound(err); err != nil {
+		return err
+	}
+	return ignoreNotFound(c.Delete(ctx, client.WithSnapshotCleanup))
+}
+
+// collectCgroups kills what is left in the cgroups of boxes that are gone.
+func (h *host) collectCgroups(ctx context.Context) error {
+	var errs []error
+	seen := map[string]bool{}
+	for _, dir := range hierarchies(cgroupPath(h.cfg.Instance, "")) {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("container: collect: %w", err))
+			continue
+		}
+		for _, e := range entries {
+			if e.IsDir() && !h.live(e.Name()) && !seen[e.Name()] {
+				seen[e.Name()] = true
+				errs = append(errs, killCgroup(ctx, cgroupPath(h.cfg.Instance, e.Name())))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (h *host) collectFolders() error {
+	entries, err := os.ReadDir(h.boxesDir())
+	if err != nil {
+		return fmt.Errorf("container: collect: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		if !h.live(e.Name()) {
+			errs = append(errs, removeBoxDir(filepath.Join(h.boxesDir(), e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// collectSnapshots removes those of starts that never got to a container.
+func (h *host) collectSnapshots(ctx context.Context) error {
+	sn := h.cl.SnapshotService(snapshotter)
+	var keys []string
+	err := sn.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+		if strings.HasPrefix(info.Name, "sb-"+h.cfg.Instance+"-") && !h.live(info.Name) {
+			keys = append(keys, info.Name)
+		}
+		return nil
+	}, h.filter())
+	if err != nil {
+		return fmt.Errorf("container: collect: %w", err)
+	}
+	var errs []error
+	for _, k := range keys {
+		if err := sn.Remove(ctx, k); err != nil && !errdefs.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("container: collect snapshot %s: %w", k, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// collectLeases lets containerd's own collector take what starts and imports
+// of a dead engine held.
+func (h *host) collectLeases(ctx context.Context) error {
+	all, err := h.cl.LeasesService().List(ctx, h.filter())
+	if err != nil {
+		return fmt.Errorf("container: collect: %w", err)
+	}
+	var errs []error
+	for i, l := range all {
+		var opts []leases.DeleteOpt
+		if i == len(all)-1 {
+			opts = append(opts, leases.SynchronousDelete)
+		}
+		errs = append(errs, ignoreNotFound(h.cl.LeasesService().Delete(ctx, l, opts...)))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,62 @@
+package container
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/containerd/containerd/v2/core/content"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// maxEntries bounds the files of one layer, since inodes run out too.
+const maxEntries = 1 << 20
+
+// scanLayer reads a layer before it is unpacked and returns what is left of
+// the bound on unpacked bytes. A small archive can hold a large layer, and
+// only this process can stop containerd from writing all of it.
+func scanLayer(ctx context.Context, store content.Provider, d ocispec.Descriptor, left int64) (int64, error) {
+	ra, err := store.ReaderAt(ctx, d)
+	if err != nil {
+		return 0, fmt.Errorf("read: %w", err)
+	}
+	defer ra.Close() //nolint:errcheck // a reader's close loses nothing
+	var r io.Reader = io.NewSectionReader(ra, 0, ra.Size())
+	switch d.MediaType {
+	case ocispec.MediaTypeImageLayer:
+	case ocispec.MediaTypeImageLayerGzip:
+		z, err := gzip.NewReader(r)
+		if err != nil {
+			return 0, fmt.Errorf("%w: %w", sandbox.ErrInvalid, err)
+		}
+		r = z
+	default:
+		return 0, fmt.Errorf("%w: media type %.80q", sandbox.ErrInvalid, d.MediaType)
+	}
+	// One byte more than the bound tells "too large" from "just fits".
+	lr := &io.LimitedReader{R: r, N: left + 1}
+	tr := tar.NewReader(lr)
+	for n := 0; ; n++ {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		hdr, err := tr.Next()
+		if lr.N == 0 || n > maxEntries {
+			return 0, fmt.Errorf("%w: the image unpacks to too many bytes or files", sandbox.ErrInvalid)
+		}
+		if errors.Is(err, io.EOF) {
+			return lr.N - 1, nil
+		}
+		if err != nil {
+			return 0, fmt.Errorf("%w: %w", sandbox.ErrInvalid, err)
+		}
+		if hdr.Typeflag == tar.TypeChar || hdr.Typeflag == tar.TypeBlock {
+			return 0, fmt.Errorf("%w: holds a device node", sandbox.ErrInvalid)
+		}
+	}
+}
