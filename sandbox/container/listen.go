@@ -44,11 +44,11 @@ func listen(ns *os.File, files *Files) error {
 }
 
 func bound(kind int, at netip.AddrPort, name string) (_ *os.File, err error) {
-	domain := unix.AF_INET
-	var sa unix.Sockaddr = &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().Unmap().As4()}
-	if at.Addr().Is6() {
-		domain = unix.AF_INET6
-		sa = &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()}
+	domain := unix.AF_INET6
+	var sa unix.Sockaddr = &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()}
+	if at.Addr().Is4() {
+		domain = unix.AF_INET
+		sa = &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()}
 	}
 	fd, err := unix.Socket(domain, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
