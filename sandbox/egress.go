@@ -29,7 +29,8 @@ type Gateway interface {
 	// Resolve answers one DNS message. Before it returns an answer that the
 	// guest can connect to it calls pin with the endpoints, so that the gateway
 	// lets just those through for the given time; if pin fails, the look-up
-	// does. A nil result with an error means: send nothing.
+	// does. An endpoint with port 0 stands for every port of its address. A nil
+	// result with an error means: send nothing.
 	Resolve(ctx context.Context, query []byte, pin func([]netip.AddrPort, time.Duration) error) ([]byte, error)
 	// ServeConn takes over a connection that the guest made to dst and returns
 	// when it is done. A refusal resets conn.
