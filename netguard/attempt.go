@@ -23,9 +23,9 @@ type attempt struct {
 	remote netip.AddrPort // where it went
 	end    func()         // ends the connection; set by start
 
-	admitted bool
-	once     sync.Once
-	allowed  match
+	suppressed int64 // refusals left out of the records before this one
+	once       sync.Once
+	allowed    match
 }
 
 // begin opens an attempt on what was asked for, in the asker's own text.
@@ -99,6 +99,7 @@ func (a *attempt) write(ev Event, m match, up, down int64) {
 		ID: a.id, Event: ev, Time: time.Now(), Tenant: s.Tenant, Sandbox: s.Sandbox,
 		Via: a.via, Network: a.network, Host: a.host, Port: a.target.Port,
 		Rule: m.Rule, Allow: m.Allow, Reason: m.Reason, Up: up, Down: down,
+		Suppressed: a.suppressed,
 	}
 	if a.target.Name != "" || a.target.Addr.IsValid() {
 		r.Host = a.target.Host()

@@ -30,19 +30,6 @@ func (b *budget) set(l Limits) {
 	b.maxDown.Store(l.BytesDown)
 }
 
-// takeUp counts n bytes on their way out and reports whether they may go:
-// what would exceed the budget may not.
-func (b *budget) takeUp(n int64) bool {
-	total, limit := b.up.Add(n), b.maxUp.Load()
-	return limit == 0 || total <= limit
-}
-
-// takeDown is takeUp for bytes on their way in.
-func (b *budget) takeDown(n int64) bool {
-	total, limit := b.down.Add(n), b.maxDown.Load()
-	return limit == 0 || total <= limit
-}
-
 // spent reports whether a byte budget is used up.
 func (b *budget) spent() bool {
 	up, down := b.maxUp.Load(), b.maxDown.Load()

@@ -115,6 +115,7 @@ func (c *compiler) allowRules(rules []Rule) {
 			if c.allowCIDR(path, in, r) {
 				r.id = path + " cidr " + in.CIDR
 				nets = append(nets, prefixEntry{r.prefix, r})
+				c.p.literals = append(c.p.literals, r)
 			}
 		default:
 			c.fail(path, "needs a host or a cidr")

@@ -17,24 +17,24 @@ type conn struct {
 	closeErr error
 }
 
-var errByteBudget = errors.New("the policy's byte budget is used up")
+var errBudget = errors.New("the policy's byte budget is used up")
 
 func newConn(a *attempt, raw net.Conn) *conn { return &conn{Conn: raw, a: a} }
 
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if !c.a.e.budget.takeDown(int64(n)) {
+	if !c.a.e.budget.take(0, int64(n)) {
 		c.abort()
-		return 0, errByteBudget
+		return 0, errBudget
 	}
 	c.down.Add(int64(n))
 	return n, err
 }
 
 func (c *conn) Write(p []byte) (int, error) {
-	if !c.a.e.budget.takeUp(int64(len(p))) {
+	if !c.a.e.budget.take(int64(len(p)), 0) {
 		c.abort()
-		return 0, errByteBudget
+		return 0, errBudget
 	}
 	n, err := c.Conn.Write(p)
 	c.up.Add(int64(n))

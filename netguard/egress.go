@@ -18,6 +18,7 @@ type Egress struct {
 	subject Subject
 	policy  atomic.Pointer[Policy]
 	budget  budget
+	gw      gatewayState
 
 	// ctx ends with Close, and every dial and look-up with it.
 	ctx    context.Context
@@ -77,7 +78,7 @@ func (e *Egress) stillAllowed(p *Policy, a *attempt) bool {
 	if m.Allow && a.target.Name != "" {
 		m = e.guard.vet(p, e.subject.Registry, m, a.target, []netip.Addr{a.remote.Addr()})
 	}
-	return m.Allow && m.permits(a.proto, a.target)
+	return m.Allow && (a.proto == "" || m.permits(a.proto, a.target))
 }
 
 // Close ends all connections and makes every later call fail. Idempotent.
@@ -99,6 +100,8 @@ func (e *Egress) Close() error {
 	if idle != nil {
 		idle()
 	}
+	e.gw.pipes.close()
+	e.flushRefusals()
 	return nil
 }
 
@@ -106,10 +109,12 @@ func (e *Egress) Close() error {
 // tcp, tcp4 or tcp6, address is host:port with a name or a literal. A refusal
 // is a *DeniedError.
 func (e *Egress) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	return e.dial(ctx, ViaDial, network, address)
+	return e.dial(ctx, ViaDial, "", network, address)
 }
 
-func (e *Egress) dial(ctx context.Context, via Via, network, address string) (net.Conn, error) {
+// dial opens one connection. proto is what the caller will speak, and empty
+// for a guest, whose first bytes will show it.
+func (e *Egress) dial(ctx context.Context, via Via, proto Protocol, network, address string) (net.Conn, error) {
 	a := e.begin(via, network, address)
 	if network != "tcp" && network != "tcp4" && network != "tcp6" {
 		return nil, a.deny(deny(ReasonNetwork, nil))
@@ -118,14 +123,14 @@ func (e *Egress) dial(ctx context.Context, via Via, network, address string) (ne
 	if reason != "" {
 		return nil, a.deny(deny(reason, nil))
 	}
-	a.target, a.proto = t, ProtocolTCP
+	a.target, a.proto = t, proto
 	p := e.Policy()
 	m := e.guard.judge(p, e.subject.Registry, t)
+	if m.Allow && proto != "" && !m.permits(proto, t) {
+		m = deny(ReasonProtocol, m.rule)
+	}
 	if !m.Allow {
 		return nil, a.deny(m)
-	}
-	if t.Name != "" {
-		a.proto = ProtocolTLS // what the guest speaks is checked as it writes
 	}
 	if m = e.admit(a, m); !m.Allow {
 		return nil, a.deny(m)
@@ -167,31 +172,33 @@ func (e *Egress) connect(ctx context.Context, p *Policy, a *attempt, m match, ad
 // resolve turns an allowed target into vetted addresses: a literal is its own,
 // a name is looked up once.
 func (e *Egress) resolve(ctx context.Context, p *Policy, m match, t Target) match {
-	if t.Name == "" {
-		m.Addrs = []netip.Addr{t.Addr}
+	if t.Name == "" || !m.Allow {
+		if m.Allow {
+			m.Addrs = []netip.Addr{t.Addr}
+		}
 		return m
 	}
-	m, _ = e.lookup(ctx, p, m, t)
+	m, _, _ = e.lookup(ctx, p, m, t)
 	return m
 }
 
 // lookup resolves the name of an allowed target once and vets every answer.
-func (e *Egress) lookup(ctx context.Context, p *Policy, m match, t Target) (match, Answer) {
+func (e *Egress) lookup(ctx context.Context, p *Policy, m match, t Target) (match, Answer, error) {
 	if !e.countName(p, m, t.Name) {
-		return deny(ReasonNames, m.rule), Answer{}
+		return deny(ReasonNames, m.rule), Answer{}, nil
 	}
 	ctx, cancel := e.bound(ctx)
 	defer cancel()
 	ans, err := e.guard.resolver.Lookup(ctx, t.Name)
 	switch {
 	case errors.Is(err, ErrChain):
-		return deny(ReasonChain, m.rule), ans
+		return deny(ReasonChain, m.rule), Answer{}, err
 	case err != nil:
-		return deny(ReasonResolve, m.rule), ans
+		return deny(ReasonResolve, m.rule), Answer{}, err
 	case ans.Chain > MaxChain:
-		return deny(ReasonChain, m.rule), ans
+		return deny(ReasonChain, m.rule), Answer{}, err
 	}
-	return e.guard.vet(p, e.subject.Registry, m, t, ans.Addrs), ans
+	return e.guard.vet(p, e.subject.Registry, m, t, ans.Addrs), ans, nil
 }
 
 // bound ties ctx to the Egress's life.

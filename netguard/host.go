@@ -88,6 +88,9 @@ func checkName(s string) Reason {
 		if i == len(s) || s[i] == '.' {
 			n := i - start
 			if n == 0 || n > maxLabel || s[start] == '-' || s[i-1] == '-' {
+				if n == len("xn--") && strings.EqualFold(s[start:i], "xn--") {
+					return ReasonHostIDNA
+				}
 				return ReasonHostSyntax
 			}
 			start = i + 1

@@ -16,6 +16,7 @@ type Policy struct {
 	denyNets        prefixTable
 	local           map[localKey]*rule
 	localNames      map[string]bool
+	literals        []*rule // the cidr rules of allow
 	schemes         schemeSet
 	maxRedirects    int
 	nat64           bool
@@ -146,4 +147,10 @@ func (l Limits) withDefaults() Limits {
 		l.NamesPerWildcard = DefaultNamesPerWildcard
 	}
 	return l
+}
+
+// PermitsScheme reports whether the policy lets a URL of the scheme be asked
+// for at all.
+func (p *Policy) PermitsScheme(scheme string) bool {
+	return p != nil && p.schemes&schemeOf(scheme) != 0
 }

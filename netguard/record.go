@@ -43,6 +43,9 @@ type Record struct {
 	Up       int64         `json:"up,omitempty"`   // bytes sent, in a close line
 	Down     int64         `json:"down,omitempty"` // bytes received, in a close line
 	Duration time.Duration `json:"duration,omitempty"`
+	// Suppressed counts refusals that were left out before this line: a flood
+	// is counted, not written one by one.
+	Suppressed int64 `json:"suppressed,omitempty"`
 }
 
 // maxRecorded bounds untrusted text in records and errors, in bytes.

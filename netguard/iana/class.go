@@ -113,9 +113,7 @@ func Refused(p netip.Prefix) (string, bool) {
 	if p.Addr().Is4() {
 		for i := range table4 {
 			e := &table4[i]
-			var b [4]byte
-			binary.BigEndian.PutUint32(b[:], e.base)
-			block := netip.PrefixFrom(netip.AddrFrom4(b), bits.OnesCount32(e.mask))
+			block := e.prefix()
 			if !e.class.Public() && block.Overlaps(p) {
 				return block.String() + " (" + e.class.String() + ")", true
 			}
@@ -124,11 +122,7 @@ func Refused(p netip.Prefix) (string, bool) {
 	}
 	for i := range table6 {
 		e := &table6[i]
-		var b [16]byte
-		binary.BigEndian.PutUint64(b[:8], e.hi)
-		binary.BigEndian.PutUint64(b[8:], e.lo)
-		n := bits.OnesCount64(e.maskHi) + bits.OnesCount64(e.maskLo)
-		block := netip.PrefixFrom(netip.AddrFrom16(b), n)
+		block := e.prefix()
 		if e.class.Public() && block.Overlaps(p) && block.Bits() <= p.Bits() {
 			return "", false // inside 2000::/3, and no longer block overlapped
 		}
@@ -137,4 +131,17 @@ func Refused(p netip.Prefix) (string, bool) {
 		}
 	}
 	return "space outside 2000::/3", true
+}
+
+func (e *entry4) prefix() netip.Prefix {
+	var b [4]byte
+	binary.BigEndian.PutUint32(b[:], e.base)
+	return netip.PrefixFrom(netip.AddrFrom4(b), bits.OnesCount32(e.mask))
+}
+
+func (e *entry6) prefix() netip.Prefix {
+	var b [16]byte
+	binary.BigEndian.PutUint64(b[:8], e.hi)
+	binary.BigEndian.PutUint64(b[8:], e.lo)
+	return netip.PrefixFrom(netip.AddrFrom16(b), bits.OnesCount64(e.maskHi)+bits.OnesCount64(e.maskLo))
 }
