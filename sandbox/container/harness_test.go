@@ -104,9 +104,15 @@ func (l *laboratory) start(parts string) error {
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build kit: %w: %s", err, out)
 	}
+	compile := exec.Command("cc", "-Os", "-static", "-s", "-Wall", "-Wextra", "-Werror", "-o", l.init(), "init/init.c")
+	if out, err := compile.CombinedOutput(); err != nil {
+		return fmt.Errorf("build init: %w: %s", err, out)
+	}
 	l.archive, l.digest, err = kitImage(kit)
 	return err
 }
+
+func (l *laboratory) init() string { return filepath.Join(l.dir, "sandbox-init") }
 
 func (l *laboratory) startDaemon() error {
 	conf := filepath.Join(l.dir, "config.toml")
@@ -239,7 +245,7 @@ func newHost(t *testing.T, change ...func(*Config)) *host {
 	cfg := Config{
 		Address: l.address, StateDir: filepath.Join(t.TempDir(), "state"),
 		Runc: filepath.Join(l.parts, "runc"), Runsc: filepath.Join(l.parts, "runsc"),
-		Shim: filepath.Join(l.parts, "containerd-shim-runc-v2"), Instance: "test",
+		Shim: filepath.Join(l.parts, "containerd-shim-runc-v2"), Init: l.init(), Instance: "test",
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	for _, f := range change {

@@ -152,7 +152,7 @@ func supervise(ctx context.Context, cfg Config) (*supervisor, string, error) {
 	defer cancel()
 	s := &supervisor{cfg: cfg, stop: make(chan struct{}), kill: make(chan struct{}), done: make(chan struct{})}
 	for _, dir := range []string{cfg.Root, cfg.State} {
-		lock, err := lockFolder(dir)
+		lock, err := lockFolder(ctx, dir)
 		if err != nil {
 			s.unlock()
 			return nil, "", err

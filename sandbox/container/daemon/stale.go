@@ -130,9 +130,13 @@ func exited(ctx context.Context, fd int, d time.Duration) (bool, error) {
 	}
 }
 
+// lockWait is how long a lock may take: an owner that was killed lets it go
+// only when its last thread has ended.
+const lockWait = 2 * time.Second
+
 // lockFolder makes a folder and takes it for this process. The lock goes with
 // the descriptor, however the process ends.
-func lockFolder(dir string) (*os.File, error) {
+func lockFolder(ctx context.Context, dir string) (*os.File, error) {
 	// Traversable, since a container's root maps to another user that reaches
 	// its own folder below; what lies in it has modes of its own.
 	if err := os.MkdirAll(dir, 0o711); err != nil {
@@ -149,11 +153,24 @@ func lockFolder(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("%s is in use by another engine: stop it, or give this one folders of its own: %w", dir, err)
+	retry := time.NewTicker(20 * time.Millisecond)
+	defer retry.Stop()
+	for end := time.Now().Add(lockWait); err == nil; {
+		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
+			return f, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		case <-retry.C:
+			err = nil
+		}
 	}
-	return f, nil
+	_ = f.Close()
+	return nil, fmt.Errorf("%s is in use by another engine: stop it, or give this one folders of its own: %w", dir, err)
 }
 
 func ownerOf(info fs.FileInfo) (int, bool) {
