@@ -34,7 +34,7 @@ func (e *Egress) Resolve(ctx context.Context, query []byte, pin func([]netip.Add
 	}
 	r := e.resolveQuery(ctx, q, err)
 	a.target.Name = r.name
-	if r.match.Allow && len(r.answer.addrs) > 0 {
+	if r.match.Allow && len(r.endpoints) > 0 {
 		if err := pin(r.endpoints, r.pinFor); err != nil {
 			e.guard.log.Warn("gateway took no address pin", "error", err)
 			r = r.refused(deny(ReasonPin, r.rule), dnsServFail)
@@ -51,16 +51,6 @@ func (e *Egress) Resolve(ctx context.Context, query []byte, pin func([]netip.Add
 		e.gw.pins.add(r.name, r.match.Addrs, r.pinFor)
 	}
 	return q.answer(r.answer), nil
-}
-
-// JudgeQuery decides what Resolve would about a DNS message, and makes the
-// look-up that this takes, without pinning or recording: policy tests use it.
-func (e *Egress) JudgeQuery(ctx context.Context, query []byte) Verdict {
-	q, err := parseDNSQuery(query)
-	if errors.Is(err, errDNSSilent) {
-		return deny(ReasonDNSMalformed, nil).Verdict
-	}
-	return e.resolveQuery(ctx, q, err).Verdict
 }
 
 // resolution is the outcome of one query.
@@ -179,10 +169,12 @@ func (e *Egress) resolveName(ctx context.Context, p *Policy, r resolution, first
 		if !one.Allow {
 			continue
 		}
-		if !m.Allow || len(r.endpoints) == 0 {
+		if !m.Allow {
 			m = one
 		}
-		r.endpoints = appendEndpoints(r.endpoints, one.Addrs, pr)
+		if one.rule != nil { // else mode public, whose literals are open already
+			r.endpoints = appendEndpoints(r.endpoints, one.Addrs, pr)
+		}
 	}
 	if !m.Allow {
 		return r.refused(m, dnsNXDomain)

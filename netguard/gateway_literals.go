@@ -11,7 +11,7 @@ import (
 // maxListedPorts is how many single ports stand for a rule's ranges; a rule
 // with more opens every port at the gateway's first door, and the rest are
 // refused at the second.
-const maxListedPorts = 64
+const maxListedPorts = 256
 
 // Literals yields the address ranges that the policy in force opens without a
 // look-up, with their ports; nil means every port. What lies in them and is
