@@ -4,7 +4,9 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"strconv"
 	"strings"
 	"time"
@@ -21,7 +23,14 @@ const MinVersion = "2.0"
 func Version(ctx context.Context, address string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	client, err := containerd.New(strings.TrimPrefix(address, "unix://"), containerd.WithTimeout(5*time.Second))
+	address = strings.TrimPrefix(address, "unix://")
+	// The client would go on dialling a socket that is not there.
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", address)
+	if err != nil {
+		return "", fmt.Errorf("containerd does not answer: %w", err)
+	}
+	_ = conn.Close()
+	client, err := containerd.New(address, containerd.WithTimeout(5*time.Second))
 	if err != nil {
 		return "", fmt.Errorf("containerd at %s: %w", address, err)
 	}
@@ -62,6 +71,8 @@ func majorMinor(v string) ([2]int, bool) {
 	return out, true
 }
 
+var errTooOld = errors.New("it ignores id-mapped mounts, " + MinVersion + " or later is needed")
+
 // usable asks for the version and refuses one that is too old.
 func usable(ctx context.Context, address string) (string, error) {
 	v, err := Version(ctx, address)
@@ -69,7 +80,7 @@ func usable(ctx context.Context, address string) (string, error) {
 		return "", err
 	}
 	if !Recent(v, MinVersion) {
-		return "", fmt.Errorf("containerd at %s is version %.40q, which ignores id-mapped mounts; %s or later is needed", address, v, MinVersion)
+		return "", fmt.Errorf("containerd at %s is version %.40q: %w", address, v, errTooOld)
 	}
 	return v, nil
 }

@@ -153,24 +153,29 @@ func lockFolder(ctx context.Context, dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := flock(ctx, f); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("%s is in use by another engine: stop it, or give this one folders of its own: %w", dir, err)
+	}
+	return f, nil
+}
+
+func flock(ctx context.Context, f *os.File) error {
+	ctx, cancel := context.WithTimeout(ctx, lockWait)
+	defer cancel()
 	retry := time.NewTicker(20 * time.Millisecond)
 	defer retry.Stop()
-	for end := time.Now().Add(lockWait); err == nil; {
-		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
-			return f, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
-			break
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil || !errors.Is(err, unix.EWOULDBLOCK) {
+			return err
 		}
 		select {
 		case <-ctx.Done():
-			err = context.Cause(ctx)
+			return err
 		case <-retry.C:
-			err = nil
 		}
 	}
-	_ = f.Close()
-	return nil, fmt.Errorf("%s is in use by another engine: stop it, or give this one folders of its own: %w", dir, err)
 }
 
 func ownerOf(info fs.FileInfo) (int, bool) {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -150,13 +149,9 @@ func (s *supervisor) await(ctx context.Context) (string, error) {
 	retry := time.NewTicker(10 * time.Millisecond)
 	defer retry.Stop()
 	for {
-		// The bare socket first: the client's own retries are slower.
-		if conn, err := (&net.Dialer{}).DialContext(ctx, "unix", s.cfg.socket()); err == nil {
-			_ = conn.Close()
-			v, err := usable(ctx, s.cfg.socket())
-			if err == nil || ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) {
-				return v, err
-			}
+		v, err := usable(ctx, s.cfg.socket())
+		if err == nil || errors.Is(err, errTooOld) {
+			return v, err
 		}
 		select {
 		case <-s.done:
