@@ -20,8 +20,9 @@ import (
 )
 
 // runscFlags choose gVisor's own kernel and network stack, on a host without
-// KVM, and leave the read-only root as it is.
-const runscFlags = "--platform=systrap --network=sandbox --overlay2=none"
+// KVM, leave the read-only root as it is, and have its kernel keep to the same
+// filter of system calls.
+const runscFlags = "--platform=systrap --network=sandbox --overlay2=none --oci-seccomp"
 
 // Start implements Host.
 func (h *host) Start(ctx context.Context, req Request) (_ Box, _ Files, err error) {
