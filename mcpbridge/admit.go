@@ -1,0 +1,178 @@
+package mcpbridge
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/sandboxd/sandboxd/mcpbridge/relay"
+	"github.com/sandboxd/sandboxd/mcpbridge/schema"
+)
+
+// LeftOut reports one tool that admission did not take in.
+type LeftOut struct {
+	// Tool is the tool's name, quoted and cut where it is not a valid one.
+	Tool   string `json:"tool"`
+	Reason string `json:"reason"`
+}
+
+// tool is one admitted tool.
+type tool struct {
+	name   string
+	raw    json.RawMessage // the definition as the server sent it
+	action Action
+	in     *schema.Schema
+	out    *schema.Schema // nil if none
+}
+
+// snapshot is what one admission took in. It never changes.
+type snapshot struct {
+	tools   []*tool
+	byName  map[string]*tool
+	leftOut []LeftOut
+}
+
+const maxReports = 100
+
+func (s *snapshot) leave(name, format string, args ...any) {
+	switch {
+	case len(s.leftOut) < maxReports:
+		s.leftOut = append(s.leftOut, LeftOut{Tool: name, Reason: fmt.Sprintf(format, args...)})
+	case len(s.leftOut) == maxReports:
+		s.leftOut = append(s.leftOut, LeftOut{Tool: "…", Reason: "more tools were left out than are reported"})
+	}
+}
+
+// admit checks a server's tool definitions. more says that the list went on
+// beyond the limit.
+func admit(defs []json.RawMessage, more bool, srv Server) *snapshot {
+	s := &snapshot{byName: map[string]*tool{}}
+	for _, raw := range defs {
+		name, t, err := admitOne(raw, srv)
+		switch {
+		case err != nil:
+			s.leave(name, "%s", err.Error())
+		case s.byName[name] != nil:
+			s.leave(name, "the server has two tools of this name: the first is kept")
+		default:
+			s.byName[name] = t
+			s.tools = append(s.tools, t)
+		}
+	}
+	if more {
+		s.leave("…", "the server has more tools than the limit of %d", srv.Limits.Tools)
+	}
+	for _, want := range srv.ToolsAllowlist {
+		if s.byName[want] == nil && !slices.ContainsFunc(s.leftOut, func(l LeftOut) bool { return l.Tool == want }) {
+			s.leave(want, "tools_allowlist names it, but the server has no such tool")
+		}
+	}
+	return s
+}
+
+func admitOne(raw json.RawMessage, srv Server) (name string, _ *tool, err error) {
+	if !utf8.Valid(raw) {
+		raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
+	}
+	m := map[string]json.RawMessage{}
+	dup := ""
+	if err := relay.Members(raw, func(k string, v relay.Span) bool {
+		if _, ok := m[k]; ok {
+			dup = k
+		}
+		m[k] = v.Of(raw)
+		return true
+	}); err != nil {
+		return "?", nil, errors.New("the definition is no JSON object")
+	}
+	if json.Unmarshal(m["name"], &name) != nil || !toolNameOK(name) {
+		return fmt.Sprintf("%q", relay.Cut([]byte(name), 80)), nil,
+			errors.New("the name is not 1 to 128 characters of A-Z a-z 0-9 _ - . /")
+	}
+	if dup != "" {
+		return name, nil, fmt.Errorf("the definition has the member %q twice", relay.Cut([]byte(dup), 80))
+	}
+	if !srv.selects(name) {
+		return name, nil, errors.New("not selected by tools_allowlist and include")
+	}
+	t := &tool{name: name, raw: raw}
+	b := schema.Bounds{Bytes: srv.Limits.SchemaBytes, Depth: srv.Limits.SchemaDepth, RequireRootType: srv.RequireRootType}
+	if t.in, err = schema.Compile(m["inputSchema"], b); err != nil {
+		return name, nil, fmt.Errorf("inputSchema: %w", err)
+	}
+	out := m["outputSchema"]
+	if len(out) > 0 && string(out) != "null" {
+		if t.out, err = schema.Compile(out, b); err != nil {
+			return name, nil, fmt.Errorf("outputSchema: %w", err)
+		}
+		t.action.OutputSchema = withRootType(out, t.out)
+	}
+	t.action.Key = name
+	t.action.Label = title(m, name)
+	_ = json.Unmarshal(m["description"], &t.action.Description) // absent or no string: none
+	t.action.InputSchema = withRootType(m["inputSchema"], t.in)
+	return name, t, nil
+}
+
+// selects says whether configuration lets a tool through by its name.
+func (s Server) selects(name string) bool {
+	if s.ToolsAllowlist != nil && !slices.Contains(s.ToolsAllowlist, name) {
+		return false
+	}
+	return len(s.Include) == 0 || slices.ContainsFunc(s.Include, func(p string) bool {
+		ok, err := path.Match(p, name)
+		return ok && err == nil
+	})
+}
+
+// title is the tool's name for people: title, else annotations.title, else
+// its name.
+func title(m map[string]json.RawMessage, name string) string {
+	var s string
+	if json.Unmarshal(m["title"], &s) == nil && s != "" {
+		return s
+	}
+	var a struct {
+		Title string `json:"title"`
+	}
+	if json.Unmarshal(m["annotations"], &a) == nil && a.Title != "" {
+		return a.Title
+	}
+	return name
+}
+
+// withRootType shows the root type that admission took to be there; strict
+// clients refuse a whole list without it.
+func withRootType(raw json.RawMessage, s *schema.Schema) json.RawMessage {
+	if !s.RootTypeAdded {
+		return raw
+	}
+	i := bytes.IndexByte(raw, '{') + 1
+	rest := bytes.TrimLeft(raw[i:], " \t\r\n")
+	out := []byte(`{"type":"object"`)
+	if rest[0] != '}' {
+		out = append(out, ',')
+	}
+	return append(out, rest...)
+}
+
+// diff names what changed between two admissions.
+func diff(old, now *snapshot) (added, removed, changed []string) {
+	for _, t := range now.tools {
+		if o := old.byName[t.name]; o == nil {
+			added = append(added, t.name)
+		} else if !bytes.Equal(o.raw, t.raw) {
+			changed = append(changed, t.name)
+		}
+	}
+	for _, t := range old.tools {
+		if now.byName[t.name] == nil {
+			removed = append(removed, t.name)
+		}
+	}
+	return added, removed, changed
+}

@@ -1,0 +1,185 @@
+package mcpbridge
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"time"
+
+	"github.com/sandboxd/sandboxd/mcpbridge/relay"
+	"github.com/sandboxd/sandboxd/mcpbridge/streamhttp"
+)
+
+// Handler serves everything that the registry offers over HTTP:
+//
+//	GET  /healthz
+//	GET  /api/v1/automation/connectors
+//	GET  /api/v1/automation/connectors/{name}
+//	POST /api/v1/automation/connectors/{name}/actions/{key}
+//	GET  /api/v1/servers
+//	GET  /api/v1/events
+//	     /mcp           every server's tools as one MCP endpoint
+//	     /mcp/{server}  one server, raw
+//
+// Requests are checked for Host and Origin and by Config.Authorize first.
+func (r *Registry) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", r.health)
+	mux.HandleFunc("GET /api/v1/automation/connectors", r.listConnectors)
+	mux.HandleFunc("GET /api/v1/automation/connectors/{name}", r.getConnector)
+	mux.HandleFunc("POST /api/v1/automation/connectors/{name}/actions/{key}", r.invoke)
+	mux.HandleFunc("GET /api/v1/servers", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, r.Status())
+	})
+	mux.HandleFunc("GET /api/v1/events", r.streamEvents)
+	mux.Handle("/mcp", r.aggregate)
+	mux.HandleFunc("/mcp/{server}", func(w http.ResponseWriter, req *http.Request) {
+		e := r.entry(req.PathValue("server"))
+		if e == nil {
+			writeError(w, errf(CodeUnknownConnector, "no server %q", relay.Cut([]byte(req.PathValue("server")), 80)))
+			return
+		}
+		e.raw.ServeHTTP(w, req)
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		writeError(w, errf(CodeNoPath, "no such path"))
+	})
+	return r.guard(mux)
+}
+
+// health says 200 once every required server is ready, else 503.
+func (r *Registry) health(w http.ResponseWriter, _ *http.Request) {
+	counts := map[State]int{}
+	status, code := "ok", http.StatusOK
+	for _, e := range r.list() {
+		e.mu.Lock()
+		st := e.state
+		e.mu.Unlock()
+		counts[st]++
+		if e.srv.Required && st != StateReady {
+			status, code = "degraded", http.StatusServiceUnavailable
+		}
+	}
+	writeJSON(w, code, map[string]any{"status": status, "servers": counts})
+}
+
+func (r *Registry) listConnectors(w http.ResponseWriter, _ *http.Request) {
+	all := []Descriptor{}
+	for _, c := range r.Connectors() {
+		all = append(all, c.Descriptor())
+	}
+	writeJSON(w, http.StatusOK, all)
+}
+
+func (r *Registry) getConnector(w http.ResponseWriter, req *http.Request) {
+	e := r.entry(req.PathValue("name"))
+	if e == nil || e.snap.Load() == nil {
+		writeError(w, errf(CodeUnknownConnector, "no connector %q", relay.Cut([]byte(req.PathValue("name")), 80)))
+		return
+	}
+	writeJSON(w, http.StatusOK, e.descriptor())
+}
+
+func (r *Registry) invoke(w http.ResponseWriter, req *http.Request) {
+	e := r.entry(req.PathValue("name"))
+	if e == nil {
+		writeError(w, errf(CodeUnknownConnector, "no connector %q", relay.Cut([]byte(req.PathValue("name")), 80)))
+		return
+	}
+	args, err := r.readArgs(w, req)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	res, cerr := e.call(req.Context(), req.PathValue("key"), args)
+	if cerr != nil {
+		writeError(w, asError(cerr))
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if err := res.WriteJSON(w); err != nil {
+		r.cfg.Logger.Debug("client left before its result was written", "server", e.slug)
+	}
+}
+
+// readArgs reads the body: an object of arguments, or nothing for none.
+func (r *Registry) readArgs(w http.ResponseWriter, req *http.Request) (json.RawMessage, *Error) {
+	// A form or plain text is what a foreign page can send without asking.
+	if t, _, err := mime.ParseMediaType(req.Header.Get("Content-Type")); req.ContentLength != 0 && (err != nil || t != "application/json") {
+		return nil, errf(CodeInvalidRequest, "Content-Type must be application/json")
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, r.cfg.MaxBody))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return nil, errf(CodeTooLarge, "the body is over %d bytes", r.cfg.MaxBody)
+	case err != nil:
+		return nil, errf(CodeInvalidRequest, "the body could not be read")
+	case len(body) == 0:
+		return json.RawMessage(`{}`), nil
+	}
+	if _, err := relay.Depth(body); err != nil {
+		return nil, errf(CodeInvalidRequest, "the body is %s", err)
+	}
+	// Pretty-printed arguments must still fit one line.
+	streamhttp.OneLine(body)
+	return body, nil
+}
+
+// streamEvents sends the registry's events from now on as an SSE stream.
+func (r *Registry) streamEvents(w http.ResponseWriter, req *http.Request) {
+	events, stop := r.events.subscribe()
+	defer stop()
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-cache, no-transform")
+	w.WriteHeader(http.StatusOK)
+	rc := http.NewResponseController(w)
+	alive := time.NewTicker(25 * time.Second)
+	defer alive.Stop()
+	// The first bytes tell the client that it is subscribed.
+	for text := ": subscribed\n\n"; ; {
+		_ = rc.SetWriteDeadline(time.Now().Add(time.Minute)) // not all writers have one
+		if _, err := io.WriteString(w, text); err != nil || rc.Flush() != nil {
+			return
+		}
+		select {
+		case <-req.Context().Done():
+			return
+		case <-r.done:
+			return
+		case <-alive.C:
+			text = ": alive\n\n"
+		case ev := <-events:
+			b, err := json.Marshal(ev)
+			if err != nil {
+				return
+			}
+			text = fmt.Sprintf("event: %s\ndata: %s\n\n", ev.Type, b)
+		}
+	}
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		status, b = http.StatusInternalServerError, []byte(`{"ok":false,"error":{"code":"internal","message":"the answer could not be written"}}`)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(b, '\n')) // the client may be gone
+}
+
+// writeError answers in the shape of a result.
+func writeError(w http.ResponseWriter, e *Error) {
+	status := e.Code.Status()
+	if e.Code == CodeServerDown || e.Code == CodeBusy {
+		w.Header().Set("Retry-After", "1")
+	}
+	writeJSON(w, status, struct {
+		OK    bool   `json:"ok"`
+		Error *Error `json:"error"`
+	}{false, e})
+}

@@ -1,0 +1,203 @@
+package mcpbridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"path"
+	"time"
+
+	"github.com/sandboxd/sandboxd/mcpbridge/relay"
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// Config is what a Registry needs from its owner. The zero value is usable:
+// it serves loopback names only and logs nothing.
+type Config struct {
+	// Name and Version introduce the bridge to servers and clients.
+	Name, Version string
+	// Logger receives the registry's records; nil discards them.
+	Logger *slog.Logger
+	// ServerLog receives what servers write outside the protocol: stderr lines
+	// and stray stdout lines (stream is stderr or stdout), cut to 16 KiB and
+	// valid during the call only. It must not block. Nil logs them at debug,
+	// quoted and cut.
+	ServerLog func(server, stream string, line []byte)
+	// OnEvent receives every Event, in order for each server. It must not
+	// block. Nil drops them (the HTTP event stream has them anyway).
+	OnEvent func(Event)
+	// Authorize, where set, decides about each HTTP request but health; an
+	// error is answered with 401 and never shown.
+	Authorize func(*http.Request) error
+	// AllowedHosts are the Host names (without port) that the HTTP handler
+	// answers to; nil means localhost and the loopback addresses. "*" is any.
+	AllowedHosts []string
+	// AllowedOrigins are the exact Origin values that browsers may come from,
+	// beside loopback ones on an allowed host; nil means none.
+	AllowedOrigins []string
+	// MaxBody bounds an HTTP request's body in bytes; 0 means 4 MiB.
+	MaxBody int64
+	// SessionIdle ends an MCP session that nobody used for that long; 0 means
+	// 30 minutes.
+	SessionIdle time.Duration
+	// MaxSessions bounds the MCP sessions of each endpoint; 0 means 64.
+	MaxSessions int
+}
+
+// Sharing says which callers of a server's raw endpoint share a sandbox.
+// Connectors and the aggregated endpoint always use the shared one.
+type Sharing string
+
+// The modes. The zero value is SharingSession.
+const (
+	// SharingSession starts one sandbox for each client session.
+	SharingSession Sharing = "session"
+	// SharingTenant gives all sessions the registry's own sandbox.
+	SharingTenant Sharing = "tenant"
+)
+
+// Server describes one server to Registry.Add.
+type Server struct {
+	// Name is the server's name in configuration. Its slug names the
+	// connector, the tools' prefix and the endpoint.
+	Name string
+	// Label is the name for people; empty means Name.
+	Label string
+	// Start starts the server in a new sandbox. ctx bounds the start. It can
+	// be called many times, concurrently.
+	Start func(ctx context.Context) (sandbox.Sandbox, error)
+	// ToolsAllowlist, where not nil, admits only the tools that it names.
+	ToolsAllowlist []string
+	// Include, where not empty, admits only tools whose names match one of the
+	// patterns (as in path.Match).
+	Include []string
+	// Required makes Add fail when the server cannot be started and listed.
+	Required bool
+	// Sharing governs the raw endpoint.
+	Sharing Sharing
+	// StartTimeout bounds a start up to the tool list; 0 means 60 seconds.
+	StartTimeout time.Duration
+	// CallTimeout bounds one call, its wait in the queue included; 0 means 60
+	// seconds.
+	CallTimeout time.Duration
+	// RequireRootType leaves tools out whose input schema's root has no type.
+	// Otherwise "type":"object" is taken to be there, and shown.
+	RequireRootType bool
+	// Limits bounds what the server can make the bridge hold.
+	Limits Limits
+}
+
+// Limits bounds one server's use of the bridge; zero fields take defaults.
+type Limits struct {
+	InFlight    int // calls sent and not answered; default 64
+	Queue       int // calls waiting for a place; default 1024
+	Args        int // bytes of one call's arguments; default 4 MiB
+	Line        int // bytes of one message, results included; default 16 MiB
+	Tools       int // admitted from one list; default 2048
+	ListBytes   int // of a whole tool list; default 32 MiB
+	SchemaBytes int // of one schema; default 256 KiB
+	SchemaDepth int // default 64
+	Sessions    int // sandboxes of the raw endpoint; default Config.MaxSessions
+	Restarts    int // in a row without a good minute between; default 10
+}
+
+func or(v, d int) int {
+	if v <= 0 {
+		return d
+	}
+	return v
+}
+
+func (l Limits) withDefaults(c Config) Limits {
+	return Limits{
+		InFlight: or(l.InFlight, 64), Queue: or(l.Queue, 1024), Args: or(l.Args, 4<<20),
+		Line: or(l.Line, relay.DefaultMaxLine), Tools: or(l.Tools, 2048), ListBytes: or(l.ListBytes, 32<<20),
+		SchemaBytes: or(l.SchemaBytes, 256<<10), SchemaDepth: or(l.SchemaDepth, 64),
+		Sessions: or(l.Sessions, c.MaxSessions), Restarts: or(l.Restarts, 10),
+	}
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Name == "" {
+		c.Name = "sandboxd"
+	}
+	if c.Version == "" {
+		c.Version = "0"
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.MaxBody < 0 || c.SessionIdle < 0 || c.MaxSessions < 0 {
+		return c, errors.New("mcpbridge: a negative limit")
+	}
+	if c.MaxBody == 0 {
+		c.MaxBody = 4 << 20
+	}
+	if c.SessionIdle == 0 {
+		c.SessionIdle = 30 * time.Minute
+	}
+	c.MaxSessions = or(c.MaxSessions, 64)
+	if c.AllowedHosts == nil {
+		c.AllowedHosts = []string{"localhost", "127.0.0.1", "::1"}
+	}
+	return c, nil
+}
+
+func (s Server) withDefaults(c Config) (Server, error) {
+	if Slug(s.Name) == "" {
+		return s, fmt.Errorf("server name %q has no letter or digit", relay.Cut([]byte(s.Name), 80))
+	}
+	if s.Start == nil {
+		return s, fmt.Errorf("server %q: no Start function", s.Name)
+	}
+	if s.Label == "" {
+		s.Label = s.Name
+	}
+	switch s.Sharing {
+	case "":
+		s.Sharing = SharingSession
+	case SharingSession, SharingTenant:
+	default:
+		return s, fmt.Errorf("server %q: unknown sharing %q: use session or tenant", s.Name, s.Sharing)
+	}
+	if s.StartTimeout < 0 || s.CallTimeout < 0 {
+		return s, fmt.Errorf("server %q: a negative timeout", s.Name)
+	}
+	if s.StartTimeout == 0 {
+		s.StartTimeout = time.Minute
+	}
+	if s.CallTimeout == 0 {
+		s.CallTimeout = time.Minute
+	}
+	for _, p := range s.Include {
+		if _, err := path.Match(p, "x"); err != nil {
+			return s, fmt.Errorf("server %q: include pattern %q: %w", s.Name, p, err)
+		}
+	}
+	s.Limits = s.Limits.withDefaults(c)
+	return s, nil
+}
+
+// logWriter sends whole or cut lines to a line function.
+type logWriter struct {
+	line func([]byte)
+	buf  []byte
+}
+
+var _ io.Writer = (*logWriter)(nil)
+
+// Write splits what relay.CopyLines writes into lines.
+func (w *logWriter) Write(p []byte) (int, error) {
+	for _, c := range p {
+		if c == '\n' {
+			w.line(w.buf)
+			w.buf = w.buf[:0]
+		} else if len(w.buf) < 16<<10 {
+			w.buf = append(w.buf, c)
+		}
+	}
+	return len(p), nil
+}

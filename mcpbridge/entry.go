@@ -1,0 +1,351 @@
+package mcpbridge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sandboxd/sandboxd/mcpbridge/client"
+	"github.com/sandboxd/sandboxd/mcpbridge/relay"
+	"github.com/sandboxd/sandboxd/mcpbridge/streamhttp"
+)
+
+const (
+	// stopTimeout bounds a server's stop ladder with room to spare.
+	stopTimeout = 30 * time.Second
+	// relistEvery bounds how often a server can make the bridge list again.
+	relistEvery = 500 * time.Millisecond
+	// goodRun is how long a server must run for its crashes to be forgotten.
+	goodRun = time.Minute
+)
+
+// State is what a server is doing.
+type State string
+
+// The states.
+const (
+	StateStarting State = "starting"
+	StateReady    State = "ready"
+	StateDown     State = "down"
+	StateFailed   State = "failed"
+	StateStopped  State = "stopped"
+)
+
+// entry keeps one server running. run, its one goroutine, owns the client.
+type entry struct {
+	reg  *Registry
+	srv  Server
+	slug string
+	log  *slog.Logger
+	raw  *streamhttp.Handler
+
+	places  chan struct{} // calls in flight
+	waiting atomic.Int64
+	shared  sharedSessions
+	changed chan struct{} // tools/list_changed was received
+	retry   chan struct{}
+
+	snap atomic.Pointer[snapshot]
+	live atomic.Pointer[client.Client] // nil while there is none
+
+	mu     sync.Mutex
+	state  State
+	reason *Error // why it is not ready
+	starts int
+	begun  bool // run is or was running
+
+	first    chan struct{} // closed when the first start ended
+	firstErr error         // valid after first
+	cancel   context.CancelFunc
+	ctx      context.Context // the server's life, from start to stop
+	done     chan struct{}   // closed when run returned
+}
+
+func newEntry(r *Registry, s Server) (*entry, error) {
+	e := &entry{
+		reg: r, srv: s, slug: Slug(s.Name), state: StateStarting,
+		reason: errf(CodeServerDown, "the server is being started"),
+		places: make(chan struct{}, s.Limits.InFlight), changed: make(chan struct{}, 1), retry: make(chan struct{}, 1),
+		first: make(chan struct{}), done: make(chan struct{}),
+	}
+	e.log = r.cfg.Logger.With("server", e.slug)
+	// The server's life is not bounded by the call that added it.
+	e.ctx, e.cancel = context.WithCancel(context.Background())
+	var err error
+	e.raw, err = e.newRaw()
+	return e, err
+}
+
+func (e *entry) start() {
+	e.mu.Lock()
+	e.begun = true
+	e.mu.Unlock()
+	go func() {
+		defer close(e.done)
+		e.run(e.ctx)
+	}()
+}
+
+func (e *entry) stop(ctx context.Context) error {
+	e.cancel()
+	err := e.raw.Close(ctx)
+	e.mu.Lock()
+	begun := e.begun
+	e.mu.Unlock()
+	if !begun {
+		return err
+	}
+	select {
+	case <-e.done:
+		return err
+	case <-ctx.Done():
+		return errors.Join(err, context.Cause(ctx))
+	}
+}
+
+// run starts the server again and again until ctx ends or it crashed too
+// often.
+func (e *entry) run(ctx context.Context) {
+	defer e.set(StateStopped, errf(CodeServerDown, "the server was stopped"))
+	var once sync.Once
+	ended := func(err error) { once.Do(func() { e.firstErr = err; close(e.first) }) }
+	defer ended(context.Canceled)
+	for crashes := 0; ctx.Err() == nil; {
+		e.set(StateStarting, errf(CodeServerDown, "the server is being started"))
+		began := time.Now()
+		why := e.once(ctx, ended)
+		if ctx.Err() != nil {
+			return
+		}
+		ended(why)
+		if time.Since(began) > goodRun {
+			crashes = 0
+		}
+		crashes++
+		if crashes > e.srv.Limits.Restarts {
+			e.log.Error("server failed too often and is not started again", "starts", crashes, "reason", why.Message)
+			e.set(StateFailed, why)
+		} else {
+			e.log.Warn("server is down", "reason", why.Message)
+			e.set(StateDown, why)
+		}
+		if !e.pause(ctx, crashes) {
+			crashes = 0
+		}
+	}
+}
+
+// pause waits for the next start. It is false where somebody asked for it.
+func (e *entry) pause(ctx context.Context, crashes int) bool {
+	var wait <-chan time.Time
+	if crashes <= e.srv.Limits.Restarts {
+		t := time.NewTimer(e.reg.backoff(crashes))
+		defer t.Stop()
+		wait = t.C
+	}
+	select {
+	case <-ctx.Done():
+	case <-wait:
+	case <-e.retry:
+		return false
+	}
+	return true
+}
+
+// once starts the server, serves until it ends, and says why it did.
+func (e *entry) once(ctx context.Context, ready func(error)) *Error {
+	cl, snap, err := e.connect(ctx)
+	if err != nil {
+		return asStartError(err)
+	}
+	defer func() {
+		e.live.Store(nil)
+		// Detached: the ladder runs though ctx has ended.
+		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		defer cancel()
+		if err := cl.Close(cctx); err != nil {
+			e.log.Error("server did not stop cleanly", "error", relay.Cut([]byte(err.Error()), 300))
+		}
+	}()
+	e.take(snap)
+	e.live.Store(cl)
+	e.set(StateReady, nil)
+	ready(nil)
+	var again <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return asError(ctx.Err())
+		case <-cl.Done():
+			return asError(&relay.ExitError{Exit: cl.Exit()})
+		case <-e.changed:
+			if again == nil {
+				e.relist(ctx, cl)
+				again = time.After(relistEvery)
+			} else {
+				e.poke() // and look again when the pause is over
+				select {
+				case <-again:
+					again = nil
+				case <-ctx.Done():
+				case <-cl.Done():
+				}
+			}
+		}
+	}
+}
+
+// asStartError keeps a start's own words, which name the next step.
+func asStartError(err error) *Error {
+	e := asError(err)
+	if e.Code == CodeInternal || e.Code == CodeTimeout || e.Code == CodeCancelled {
+		return &Error{Code: CodeServerDown, Message: relay.Cut([]byte(err.Error()), 1000), cause: err}
+	}
+	return &Error{Code: CodeServerDown, Message: e.Message, cause: err}
+}
+
+func (e *entry) connect(ctx context.Context) (*client.Client, *snapshot, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, e.srv.StartTimeout, errors.New("the server did not list its tools in time"))
+	defer cancel()
+	e.mu.Lock()
+	e.starts++
+	e.mu.Unlock()
+	sb, err := e.srv.Start(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	cl, err := client.Connect(ctx, sb, client.Options{
+		Name: e.reg.cfg.Name, Version: e.reg.cfg.Version, MaxLine: e.srv.Limits.Line, Logger: e.log,
+		Notify: e.notified,
+		Stray:  func(line []byte) { e.serverLog("stdout", line) },
+		Stderr: &logWriter{line: func(line []byte) { e.serverLog("stderr", line) }},
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	snap, err := e.admission(ctx, cl)
+	if err != nil {
+		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		defer cancel()
+		return nil, nil, errors.Join(err, cl.Close(cctx))
+	}
+	return cl, snap, nil
+}
+
+func (e *entry) admission(ctx context.Context, cl *client.Client) (*snapshot, error) {
+	if _, ok := cl.Init().Capabilities["tools"]; !ok {
+		return admit(nil, false, e.srv), nil
+	}
+	defs, more, err := cl.List(ctx, "tools/list", "tools", client.ListBounds{Items: e.srv.Limits.Tools, Bytes: e.srv.Limits.ListBytes})
+	if err != nil {
+		return nil, err
+	}
+	return admit(defs, more, e.srv), nil
+}
+
+// relist is a new admission while the server runs. If it fails the old one
+// stays.
+func (e *entry) relist(ctx context.Context, cl *client.Client) {
+	ctx, cancel := context.WithTimeout(ctx, e.srv.StartTimeout)
+	defer cancel()
+	snap, err := e.admission(ctx, cl)
+	if err != nil {
+		e.log.Warn("server's changed tool list could not be read: the old one stays", "error", relay.Cut([]byte(err.Error()), 300))
+		return
+	}
+	e.take(snap)
+}
+
+func (e *entry) take(snap *snapshot) {
+	old := e.snap.Swap(snap)
+	if old == nil {
+		old = &snapshot{}
+	}
+	for _, l := range snap.leftOut {
+		e.log.Warn("tool left out", "tool", l.Tool, "reason", relay.Cut([]byte(l.Reason), 300))
+	}
+	added, removed, changed := diff(old, snap)
+	if len(added)+len(removed)+len(changed) > 0 {
+		e.reg.publish(Event{
+			Type: EventTools, Server: e.slug, Tools: len(snap.tools),
+			Added: added, Removed: removed, Changed: changed, LeftOut: snap.leftOut,
+		})
+	}
+}
+
+func (e *entry) notified(method string, params json.RawMessage) {
+	if method == "notifications/tools/list_changed" {
+		e.poke()
+	}
+	e.shared.broadcast(method, params)
+}
+
+func (e *entry) poke() {
+	select {
+	case e.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (e *entry) serverLog(stream string, line []byte) {
+	if e.reg.cfg.ServerLog != nil {
+		e.reg.cfg.ServerLog(e.slug, stream, line[:min(len(line), 16<<10)])
+		return
+	}
+	if e.log.Enabled(context.Background(), slog.LevelDebug) {
+		e.log.Debug("server output", "stream", stream, "line", relay.Cut(line, 500))
+	}
+}
+
+func (e *entry) set(s State, why *Error) {
+	e.mu.Lock()
+	e.state, e.reason = s, why
+	e.mu.Unlock()
+	ev := Event{Server: e.slug}
+	switch s {
+	case StateStarting:
+		ev.Type = EventStarting
+	case StateReady:
+		ev.Type, ev.OK = EventReady, true
+		if snap := e.snap.Load(); snap != nil {
+			ev.Tools = len(snap.tools)
+		}
+	case StateDown:
+		ev.Type, ev.Reason = EventDown, why.Message
+	case StateFailed:
+		ev.Type, ev.Reason = EventFailed, why.Message
+	case StateStopped:
+		return
+	}
+	e.reg.publish(ev)
+}
+
+func (e *entry) status() Status {
+	e.mu.Lock()
+	st := Status{Name: e.slug, Label: e.srv.Label, State: e.state, Starts: e.starts, Sessions: e.raw.Len()}
+	if e.reason != nil {
+		st.Reason = e.reason.Message
+	}
+	e.mu.Unlock()
+	if snap := e.snap.Load(); snap != nil {
+		st.Tools, st.LeftOut = len(snap.tools), snap.leftOut
+	}
+	if cl := e.live.Load(); cl != nil {
+		st.Strays, st.Orphans = cl.Stats()
+	}
+	return st
+}
+
+func (e *entry) descriptor() Descriptor {
+	d := Descriptor{Name: e.slug, Label: e.srv.Label, Type: "api", Actions: []Action{}}
+	if snap := e.snap.Load(); snap != nil {
+		for _, t := range snap.tools {
+			d.Actions = append(d.Actions, t.action)
+		}
+	}
+	return d
+}

@@ -1,0 +1,74 @@
+package mcpbridge
+
+import (
+	"sync"
+	"time"
+)
+
+// EventType is the closed set of what a Registry reports.
+type EventType string
+
+// The events.
+const (
+	EventStarting EventType = "server.starting"
+	EventReady    EventType = "server.ready"
+	EventDown     EventType = "server.down"   // it will be started again
+	EventFailed   EventType = "server.failed" // it will not, until Retry
+	EventStopped  EventType = "server.stopped"
+	EventTools    EventType = "tools.changed"
+	EventCall     EventType = "call.finished"
+)
+
+// Event is one thing that happened. It carries no argument, result or secret.
+type Event struct {
+	Time   time.Time `json:"time"`
+	Type   EventType `json:"type"`
+	Server string    `json:"server"` // the slug
+	// Reason says why, for server.down and server.failed.
+	Reason string `json:"reason,omitempty"`
+	// Action, OK, Code, Millis and Bytes (of the result) describe a call.
+	Action string  `json:"action,omitempty"`
+	OK     bool    `json:"ok,omitempty"`
+	Code   Code    `json:"code,omitempty"`
+	Millis float64 `json:"ms,omitempty"`
+	Bytes  int     `json:"bytes,omitempty"`
+	// Tools counts what is admitted; the lists name what an admission changed.
+	Tools   int       `json:"tools,omitempty"`
+	Added   []string  `json:"added,omitempty"`
+	Removed []string  `json:"removed,omitempty"`
+	Changed []string  `json:"changed,omitempty"`
+	LeftOut []LeftOut `json:"left_out,omitempty"`
+}
+
+// hub gives events to subscribers that may be slow: what one does not take in
+// time it misses.
+type hub struct {
+	mu   sync.Mutex
+	subs map[chan Event]struct{}
+}
+
+func (h *hub) subscribe() (<-chan Event, func()) {
+	ch := make(chan Event, 256)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.subs == nil {
+		h.subs = map[chan Event]struct{}{}
+	}
+	h.subs[ch] = struct{}{}
+	return ch, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.subs, ch)
+	}
+}
+
+func (h *hub) publish(e Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for ch := range h.subs {
+		select {
+		case ch <- e:
+		default:
+		}
+	}
+}

@@ -1,0 +1,154 @@
+package mcpbridge
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+
+	"github.com/sandboxd/sandboxd/mcpbridge/client"
+	"github.com/sandboxd/sandboxd/mcpbridge/relay"
+	"github.com/sandboxd/sandboxd/mcpbridge/streamhttp"
+)
+
+// sharedSession is one client of a raw endpoint that shares the registry's
+// own sandbox. Params, results and errors pass as they are; ids and progress
+// tokens are the shared session's. What the server asks of its client is not
+// passed on, since nobody could say of which.
+type sharedSession struct {
+	*requests
+	e      *entry
+	cl     *client.Client
+	filter *filter
+	emit   streamhttp.Emit
+	queue  chan []byte // notifications for everyone
+}
+
+// sharedSessions are those that hear a server's notifications.
+type sharedSessions struct {
+	mu  sync.Mutex
+	all map[*sharedSession]struct{}
+}
+
+// broadcast never blocks: a client that is too slow misses notifications.
+func (s *sharedSessions) broadcast(method string, params json.RawMessage) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.all) == 0 || method == "notifications/cancelled" {
+		return
+	}
+	name, err := json.Marshal(method)
+	if err != nil {
+		return
+	}
+	msg := append([]byte(`{"jsonrpc":"2.0","method":`), name...)
+	if params != nil {
+		msg = append(append(msg, `,"params":`...), params...)
+	}
+	msg = append(msg, '}')
+	for ss := range s.all {
+		select {
+		case ss.queue <- msg:
+		default:
+		}
+	}
+}
+
+func (e *entry) openShared(f *filter, emit streamhttp.Emit) (*sharedSession, error) {
+	cl := e.live.Load()
+	if cl == nil {
+		return nil, e.down()
+	}
+	s := &sharedSession{requests: newRequests(), e: e, cl: cl, filter: f, emit: emit, queue: make(chan []byte, 256)}
+	e.shared.mu.Lock()
+	if e.shared.all == nil {
+		e.shared.all = map[*sharedSession]struct{}{}
+	}
+	e.shared.all[s] = struct{}{}
+	e.shared.mu.Unlock()
+	s.wg.Go(s.listen)
+	return s, nil
+}
+
+func (s *sharedSession) listen() {
+	defer func() {
+		s.e.shared.mu.Lock()
+		delete(s.e.shared.all, s)
+		s.e.shared.mu.Unlock()
+	}()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-s.cl.Done():
+			s.cancel(&relay.ExitError{Exit: s.cl.Exit()})
+			return
+		case msg := <-s.queue:
+			send(s.emit, append([]byte(nil), msg...))
+		}
+	}
+}
+
+// Receive handles one message of the client.
+func (s *sharedSession) Receive(ctx context.Context, m relay.Message, raw []byte) error {
+	if refusal := s.filter.fromClient(m, raw); refusal != nil {
+		send(s.emit, refusal)
+		return nil
+	}
+	id, params := m.ID.Of(raw), m.Params.Of(raw)
+	switch m.Kind { //nolint:exhaustive // a response answers nothing: nothing was asked
+	case relay.Request:
+		return s.run(id, func(ctx context.Context) { s.request(ctx, m.Method, id, params) })
+	case relay.Notification:
+		switch m.Method {
+		case "notifications/cancelled":
+			s.cancelled(params)
+		case "notifications/initialized", "notifications/roots/list_changed":
+			// Said once for all by the bridge, and about a capability that the
+			// shared session did not declare.
+		default:
+			return s.cl.Notify(ctx, m.Method, params)
+		}
+	}
+	return nil
+}
+
+func (s *sharedSession) request(ctx context.Context, method string, id, params []byte) {
+	if method == "initialize" {
+		s.respond(resultLine(id, s.cl.Init().Raw))
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.e.srv.CallTimeout)
+	defer cancel()
+	if err := s.e.enter(ctx); err != nil {
+		s.respond(errorLine(id, err))
+		return
+	}
+	fwd := newProgress(params, s.emit)
+	res, err := func() (json.RawMessage, error) {
+		defer func() { <-s.e.places }()
+		p, sent, err := fwd.attach(s.cl, params)
+		if err != nil {
+			return nil, err
+		}
+		if params == nil {
+			sent = nil
+		}
+		return s.cl.Call(ctx, method, sent, p)
+	}()
+	fwd.finish()
+	if err != nil {
+		s.respond(errorLine(id, err))
+		return
+	}
+	s.respond(resultLine(id, res))
+}
+
+func (s *sharedSession) respond(line []byte) {
+	m, err := relay.Peek(line)
+	if err != nil {
+		return
+	}
+	if m, line = s.filter.fromServer(m, line); line != nil {
+		s.emit(m, line)
+	}
+}

@@ -1,0 +1,320 @@
+package streamhttp
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandboxd/sandboxd/mcpbridge/relay"
+)
+
+// Session is one client's session with what is behind the endpoint.
+type Session interface {
+	// Receive takes one message of the client, in one line. It may keep raw.
+	// Responses come through the Emit given at opening.
+	Receive(ctx context.Context, m relay.Message, raw []byte) error
+	// Done is closed when the session can answer nothing more; Err then says
+	// why.
+	Done() <-chan struct{}
+	Err() error
+	// Close ends the session and waits until nothing of it is left.
+	Close(ctx context.Context) error
+}
+
+// Emit sends one message to the client, in one line. It blocks while the
+// client reads slowly, and never fails: what no stream takes is kept for a
+// while and then dropped.
+type Emit func(m relay.Message, raw []byte)
+
+// Config describes one endpoint.
+type Config struct {
+	// Open starts a session for a client that sent initialize.
+	Open func(ctx context.Context, r *http.Request, emit Emit) (Session, error)
+	// Stateless, where set, serves requests of the revision 2026-07-28, which
+	// knows no sessions; nil refuses them.
+	Stateless http.Handler
+	// MaxBody bounds a request's body in bytes.
+	MaxBody int64
+	// MaxSessions bounds the sessions that are open at once.
+	MaxSessions int
+	// Idle ends a session that had no request for that long.
+	Idle time.Duration
+	// Stop bounds a session's Close; 0 means 20 seconds.
+	Stop time.Duration
+	// Logger must be set.
+	Logger *slog.Logger
+}
+
+const (
+	sessionHeader = "Mcp-Session-Id"
+	versionHeader = "Mcp-Protocol-Version"
+	// StatelessVersion is the revision without sessions.
+	StatelessVersion = "2026-07-28"
+)
+
+var versions = []string{"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"}
+
+// Handler serves one endpoint. Close it when done.
+type Handler struct {
+	cfg Config
+
+	mu       sync.Mutex
+	sessions map[string]*session
+	opening  int
+	closed   bool
+	wg       sync.WaitGroup // one for each session's owner
+}
+
+// New checks the configuration.
+func New(cfg Config) (*Handler, error) {
+	if cfg.Open == nil || cfg.Logger == nil || cfg.MaxBody <= 0 || cfg.MaxSessions <= 0 || cfg.Idle <= 0 {
+		return nil, errors.New("streamhttp: incomplete configuration")
+	}
+	if cfg.Stop <= 0 {
+		cfg.Stop = 20 * time.Second
+	}
+	return &Handler{cfg: cfg, sessions: map[string]*session{}}, nil
+}
+
+// Close ends all sessions, refuses new ones, and waits.
+func (h *Handler) Close(ctx context.Context) error {
+	h.mu.Lock()
+	h.closed = true
+	all := make([]*session, 0, len(h.sessions))
+	for _, s := range h.sessions {
+		all = append(all, s)
+	}
+	h.mu.Unlock()
+	for _, s := range all {
+		s.end()
+	}
+	done := make(chan struct{})
+	go func() { h.wg.Wait(); close(done) }()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Len counts the open sessions.
+func (h *Handler) Len() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.sessions)
+}
+
+// ServeHTTP serves POST, GET and DELETE.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	v := r.Header.Get(versionHeader)
+	if v == StatelessVersion && h.cfg.Stateless != nil && r.Header.Get(sessionHeader) == "" {
+		h.cfg.Stateless.ServeHTTP(w, r)
+		return
+	}
+	if v != "" && !slices.Contains(versions, v) {
+		fail(w, http.StatusBadRequest, nil, -32600, "unsupported protocol version; supported: "+strings.Join(versions, ", "))
+		return
+	}
+	switch r.Method {
+	case http.MethodPost:
+		h.post(w, r)
+	case http.MethodGet:
+		if s := h.find(w, r); s != nil {
+			s.get(w, r)
+		}
+	case http.MethodDelete:
+		if s := h.find(w, r); s != nil {
+			s.end()
+			<-s.gone
+			w.WriteHeader(http.StatusNoContent)
+		}
+	default:
+		w.Header().Set("Allow", "GET, POST, DELETE")
+		fail(w, http.StatusMethodNotAllowed, nil, -32600, "use GET, POST or DELETE")
+	}
+}
+
+// fail answers with a JSON-RPC error; a nil id becomes null.
+func fail(w http.ResponseWriter, status int, id []byte, code int, msg string) {
+	if id == nil {
+		id = []byte("null")
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(relay.ErrorLine(id, code, msg)) // the client may be gone
+}
+
+func (h *Handler) find(w http.ResponseWriter, r *http.Request) *session {
+	id := r.Header.Get(sessionHeader)
+	if id == "" {
+		fail(w, http.StatusBadRequest, nil, -32600, "the header Mcp-Session-Id is missing: initialize first")
+		return nil
+	}
+	h.mu.Lock()
+	s := h.sessions[id]
+	h.mu.Unlock()
+	if s == nil || !s.use() {
+		fail(w, http.StatusNotFound, nil, -32001, "no such session: initialize again")
+		return nil
+	}
+	context.AfterFunc(r.Context(), s.unuse)
+	return s
+}
+
+// ReadMessage reads a POST's body as one message in one line. It has answered
+// where ok is false.
+func ReadMessage(w http.ResponseWriter, r *http.Request, maxBody int64) (m relay.Message, raw []byte, ok bool) {
+	if t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || t != "application/json" {
+		fail(w, http.StatusUnsupportedMediaType, nil, -32600, "Content-Type must be application/json")
+		return m, nil, false
+	}
+	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		var tooLarge *http.MaxBytesError
+		if errors.As(err, &tooLarge) {
+			fail(w, http.StatusRequestEntityTooLarge, nil, -32600, fmt.Sprintf("the body is over %d bytes", maxBody))
+		} else {
+			fail(w, http.StatusBadRequest, nil, -32600, "the body could not be read")
+		}
+		return m, nil, false
+	}
+	if m, err = relay.Peek(raw); err != nil {
+		fail(w, http.StatusBadRequest, nil, -32700, err.Error())
+		return m, nil, false
+	}
+	if m.Kind == relay.Stray {
+		fail(w, http.StatusBadRequest, nil, -32600, "the body is no JSON-RPC 2.0 message")
+		return m, nil, false
+	}
+	OneLine(raw)
+	return m, raw, true
+}
+
+// OneLine makes a valid JSON text fit one line, in place: outside of strings a
+// newline or carriage return is white space, and inside it cannot stand.
+func OneLine(raw []byte) {
+	for _, c := range []byte{'\n', '\r'} {
+		for i := bytes.IndexByte(raw, c); i >= 0; {
+			raw[i] = ' '
+			j := bytes.IndexByte(raw[i:], c)
+			if j < 0 {
+				break
+			}
+			i += j
+		}
+	}
+}
+
+func (h *Handler) post(w http.ResponseWriter, r *http.Request) {
+	m, raw, ok := ReadMessage(w, r, h.cfg.MaxBody)
+	if !ok {
+		return
+	}
+	if m.Kind == relay.Request && m.Method == "initialize" {
+		if r.Header.Get(sessionHeader) != "" {
+			fail(w, http.StatusBadRequest, m.ID.Of(raw), -32600, "the session is initialized already")
+			return
+		}
+		h.open(w, r, m, raw)
+		return
+	}
+	if s := h.find(w, r); s != nil {
+		s.post(w, r, m, raw)
+	}
+}
+
+var errFull = errors.New("too many sessions are open")
+
+func (h *Handler) open(w http.ResponseWriter, r *http.Request, m relay.Message, raw []byte) {
+	s, err := h.start(r)
+	if err != nil {
+		status, msg := http.StatusServiceUnavailable, err.Error()
+		h.cfg.Logger.Warn("could not open an MCP session", "error", relay.Cut([]byte(msg), 500))
+		fail(w, status, m.ID.Of(raw), -32000, msg)
+		return
+	}
+	context.AfterFunc(r.Context(), s.unuse)
+	w.Header().Set(sessionHeader, s.id)
+	if !s.post(w, r, m, raw) {
+		s.end()
+	}
+}
+
+func (h *Handler) start(r *http.Request) (*session, error) {
+	h.mu.Lock()
+	if h.closed || len(h.sessions)+h.opening >= h.cfg.MaxSessions {
+		h.mu.Unlock()
+		return nil, errFull
+	}
+	h.opening++
+	h.mu.Unlock()
+	s := newSession(h, rand.Text())
+	backend, err := h.cfg.Open(r.Context(), r, s.emit)
+	h.mu.Lock()
+	h.opening--
+	if err == nil && h.closed {
+		err = errFull
+		h.mu.Unlock()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), h.cfg.Stop)
+		defer cancel()
+		return nil, errors.Join(err, backend.Close(ctx))
+	}
+	if err == nil {
+		s.backend = backend
+		s.use()
+		h.sessions[s.id] = s
+		h.wg.Go(s.own)
+	}
+	h.mu.Unlock()
+	return s, err
+}
+
+func (h *Handler) remove(id string) {
+	h.mu.Lock()
+	delete(h.sessions, id)
+	h.mu.Unlock()
+}
+
+// accepts says which of the two answers the client takes.
+func accepts(r *http.Request) (sse, plain bool) {
+	all := strings.Join(r.Header.Values("Accept"), ",")
+	if strings.TrimSpace(all) == "" {
+		return false, true
+	}
+	for part := range strings.SplitSeq(all, ",") {
+		t, _, err := mime.ParseMediaType(strings.TrimSpace(part))
+		if err != nil {
+			continue
+		}
+		sse = sse || t == "text/event-stream" || t == "text/*" || t == "*/*"
+		plain = plain || t == "application/json" || t == "application/*" || t == "*/*"
+	}
+	return sse, plain
+}
+
+// progressToken is the token that a request asks its progress to carry.
+func progressToken(m relay.Message, raw []byte) string {
+	meta, ok := relay.Member(m.Params.Of(raw), "_meta")
+	if !ok {
+		return ""
+	}
+	b := meta.Of(m.Params.Of(raw))
+	tok, ok := relay.Member(b, "progressToken")
+	if !ok || !json.Valid(tok.Of(b)) {
+		return ""
+	}
+	k, _ := relay.IDKey(tok.Of(b))
+	return k
+}
