@@ -108,6 +108,8 @@ func TestBadImagesAreRefused(t *testing.T) {
 			t.Errorf("start from %+v: %v", im, err)
 		}
 	}
+	e.host.mu.Lock()
+	defer e.host.mu.Unlock()
 	if len(e.host.requests) > 0 {
 		t.Error("something was started")
 	}
@@ -227,11 +229,11 @@ func TestEngineDeathIsAHostFault(t *testing.T) {
 func TestStartGivenUpLeavesNothing(t *testing.T) {
 	e := startEngine(t, nil)
 	entered := make(chan struct{}, 1)
-	e.host.startHook = func(ctx context.Context) error {
+	e.host.onStart(func(ctx context.Context) error {
 		entered <- struct{}{}
 		<-ctx.Done()
 		return ctx.Err()
-	}
+	})
 	c := dialTest(t, e)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-entered; cancel() }()
@@ -240,11 +242,11 @@ func TestStartGivenUpLeavesNothing(t *testing.T) {
 	}
 	// Started all the same: the client must have it undone.
 	ctx, cancel = context.WithCancel(t.Context())
-	e.host.startHook = func(hctx context.Context) error {
+	e.host.onStart(func(hctx context.Context) error {
 		cancel()
 		<-hctx.Done()
 		return nil
-	}
+	})
 	if _, err := c.Start(ctx, testSpec(layout(t, "g"), "/bin/cat"), nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("Start: %v", err)
 	}

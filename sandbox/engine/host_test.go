@@ -37,13 +37,18 @@ type localHost struct {
 	collected int
 	closed    bool
 	startHook func(ctx context.Context) error
-	stopHook  func(ctx context.Context) error
 }
 
 func newLocalHost() *localHost {
 	h := &localHost{boxes: map[string]*localBox{}, images: map[string]bool{}}
 	h.changed = sync.NewCond(&h.mu)
 	return h
+}
+
+func (h *localHost) onStart(hook func(ctx context.Context) error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.startHook = hook
 }
 
 func (h *localHost) Collect(context.Context) error {
@@ -108,8 +113,11 @@ type localBox struct {
 }
 
 func (h *localHost) Start(ctx context.Context, req container.Request) (container.Box, container.Files, error) {
-	if h.startHook != nil {
-		if err := h.startHook(ctx); err != nil {
+	h.mu.Lock()
+	hook := h.startHook
+	h.mu.Unlock()
+	if hook != nil {
+		if err := hook(ctx); err != nil {
 			return nil, container.Files{}, err
 		}
 	}
@@ -189,11 +197,6 @@ func (b *localBox) Wait(ctx context.Context) (sandbox.Exit, error) {
 }
 
 func (b *localBox) Stop(ctx context.Context) error {
-	if b.h.stopHook != nil {
-		if err := b.h.stopHook(ctx); err != nil {
-			return err
-		}
-	}
 	_ = syscall.Kill(-b.cmd.Process.Pid, syscall.SIGTERM)
 	select {
 	case <-b.done:

@@ -15,5 +15,3 @@ func TestMain(m *testing.M) {
 }
 
 const roleVar = "ENGINE_TEST_ROLE"
-
-func playRole(string) int { return 2 }
