@@ -1,0 +1,61 @@
+# Everything a person or CI does here. `make help` lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+GO       ?= go
+BIN      := bin
+VERSION  ?= $(shell git describe --always --dirty 2>/dev/null || echo dev)
+LDFLAGS  := -s -w -X main.version=$(VERSION)
+GOLANGCI := v2.15.0
+FUZZTIME ?= 10s
+LISTEN   ?= 127.0.0.1:8787
+
+.PHONY: help build example run test unit integration lint bench fuzz soak engine deps clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
+
+build: ## bin/sandboxd
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/sandboxd ./cmd/sandboxd
+
+example: ## bin/fetch.wasm, the shipped example server
+	GOOS=wasip1 GOARCH=wasm $(GO) build -trimpath -ldflags '-s -w' -o $(BIN)/fetch.wasm ./images/example-fetch
+
+run: build example ## serve the shipped example: no root, no engine
+	$(BIN)/sandboxd serve --config images/example.yaml --listen $(LISTEN)
+
+deps: ## what the tests need from the system (as root: installs it)
+	test/deps.sh
+
+test: deps engine build example ## everything, integration included (containers need root)
+	$(GO) vet ./...
+	$(GO) test -race -timeout 20m ./...
+
+unit: ## the tests that need neither root nor the engine's parts
+	$(GO) test -race -short ./...
+
+integration: deps engine build example ## real runtimes, real servers, hostile servers
+	$(GO) test -race -timeout 20m -v ./test/integration/...
+
+lint: ## golangci-lint with the rules of the house
+	$(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI) run ./...
+
+bench: build example engine ## benchmarks, as ratios in one run
+	$(GO) test -run '^$$' -bench . -benchmem ./netguard/... ./mcpbridge/... ./sandbox/...
+	$(GO) test -run '^$$' -bench . -benchtime 1x ./test/integration/...
+
+fuzz: ## every fuzz target for FUZZTIME each
+	@for p in $$($(GO) list ./...); do \
+	  for f in $$($(GO) test -list '^Fuzz' $$p 2>/dev/null | grep '^Fuzz' || true); do \
+	    echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p; \
+	  done; done
+
+soak: deps engine build example ## long runs: kills at random, starts and stops
+	SANDBOXD_SOAK=1 $(GO) test -timeout 120m -v -run 'Soak|Kill' ./test/integration/...
+
+engine: ## pinned containerd, shim, runc and runsc, cached outside the repository
+	images/engine/build.sh
+
+clean: ## remove what make built here (the engine's cache stays)
+	rm -rf $(BIN)

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/sandboxd/sandboxd/images"
+	"github.com/sandboxd/sandboxd/netguard"
+	"github.com/sandboxd/sandboxd/policies"
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// server is one stdio server to start, whoever asked for it.
+type server struct {
+	tenant, name string
+	command      []string // as it stands in a client's configuration
+	env          []string
+	mounts       []mountSpec
+	policy       *policies.Policy
+	isolation    sandbox.Isolation // 0 leaves the choice to the kind of image
+}
+
+// launcher turns servers into sandboxes: command line -> sealed image ->
+// runtime of the right tier, with an egress from the guard.
+type launcher struct {
+	builder  *images.Builder
+	guard    *netguard.Guard
+	runtimes *runtimes
+	log      *slog.Logger
+}
+
+// launchable is a server whose image is sealed and whose policy has compiled.
+type launchable struct {
+	l      *launcher
+	srv    server
+	image  images.Image
+	args   []string
+	policy *netguard.Policy // nil: no network at all
+	tier   sandbox.Isolation
+}
+
+// prepare resolves everything that can fail before a start: the reference,
+// the tier, the policy's demands, the image.
+func (l *launcher) prepare(ctx context.Context, s server) (*launchable, error) {
+	ref, args, err := images.FromCommand(s.command)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	tier, err := chooseTier(ref, s)
+	if err != nil {
+		return nil, err
+	}
+	for _, kv := range s.env {
+		if k, _, _ := strings.Cut(kv, "="); !s.policy.PermitsEnv(k) {
+			return nil, usagef("policy %s does not let the server have the variable %s: add it to env there", s.policy.Name, k)
+		}
+	}
+	var policy *netguard.Policy
+	if s.policy.Egress != nil {
+		if policy, err = netguard.Compile(*s.policy.Egress); err != nil {
+			return nil, usageError{fmt.Errorf("policy %s: %w", s.policy.Name, err)}
+		}
+	}
+	// The runtime is asked for first: there is no use in building an image
+	// that nothing here can run.
+	if _, err := l.runtimes.forTier(ctx, tier); err != nil {
+		return nil, err
+	}
+	img, err := l.builder.Build(ctx, ref)
+	if err != nil {
+		if errors.Is(err, images.ErrReference) {
+			return nil, usageError{err}
+		}
+		return nil, err
+	}
+	return &launchable{l: l, srv: s, image: img, args: args, policy: policy, tier: tier}, nil
+}
+
+// chooseTier takes the tier that was asked for, or the default of the kind of
+// image, raised to the policy's minimum, and refuses what contradicts itself.
+func chooseTier(ref images.Ref, s server) (sandbox.Isolation, error) {
+	isWASM := ref.Kind == images.KindWASM
+	tier := s.isolation
+	if tier == 0 {
+		tier = sandbox.Container
+		if isWASM {
+			tier = sandbox.WASM
+		} else if s.policy.Isolation > tier {
+			tier = s.policy.Isolation
+		}
+	}
+	switch {
+	case isWASM && !tier.IsWASM():
+		return 0, usagef("%s is a WASM module and cannot run as %s: use --isolation wasm", ref, tier)
+	case !isWASM && tier.IsWASM():
+		return 0, usagef("%s needs a container: use --isolation container or gvisor", ref)
+	case !s.policy.Satisfied(tier):
+		return 0, usagef("policy %s asks for isolation %s or stronger, not %s", s.policy.Name, s.policy.Isolation, tier)
+	}
+	return tier, nil
+}
+
+// start starts one sandbox. id-less until then: every call is a new one.
+func (p *launchable) start(ctx context.Context) (sandbox.Sandbox, error) {
+	rt, err := p.l.runtimes.forTier(ctx, p.tier)
+	if err != nil {
+		return nil, err
+	}
+	mounts, closeMounts, err := openMounts(p.srv.mounts)
+	if err != nil {
+		return nil, err
+	}
+	defer closeMounts()
+	spec := sandbox.Spec{
+		Tenant: p.srv.tenant, Name: p.srv.name, Isolation: p.tier,
+		Image:  sandbox.Image{Digest: p.image.Digest, Path: p.image.Path},
+		Args:   append(append([]string(nil), p.image.Entrypoint...), p.args...),
+		Env:    mergeEnv(p.image.Env, p.srv.env),
+		Dir:    p.image.Dir,
+		Mounts: mounts,
+		Limits: p.srv.policy.Limits,
+	}
+	var egress sandbox.Egress
+	if p.policy != nil {
+		egress = p.l.guard.For(netguard.Subject{Tenant: p.srv.tenant, Sandbox: p.srv.name}, p.policy)
+	}
+	return rt.Start(ctx, spec, egress)
+}
+
+// cacheDir is where images and compiled modules are kept: SANDBOXD_CACHE, or
+// the user's own cache folder.
+func cacheDir() (string, error) {
+	if dir := os.Getenv("SANDBOXD_CACHE"); dir != "" {
+		if !filepath.IsAbs(dir) {
+			return "", usagef("SANDBOXD_CACHE must be an absolute path")
+		}
+		return dir, nil
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("no cache folder: set SANDBOXD_CACHE: %w", err)
+	}
+	return filepath.Join(dir, "sandboxd"), nil
+}
+
+// serverName makes a name for records out of a command line.
+func serverName(command []string) string {
+	ref, _, err := images.FromCommand(command)
+	if err != nil {
+		return "server"
+	}
+	name := strings.TrimSuffix(filepath.Base(ref.Name), ".wasm")
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-', r == '_', r == '.':
+			return r
+		}
+		return '-'
+	}, name)
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandboxd/sandboxd/mcpbridge/relay"
+	"github.com/sandboxd/sandboxd/policies"
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+type runFlags struct {
+	common
+	policy, isolation, tenant, name string
+	env, mounts                     []string
+}
+
+func newRun() *cobra.Command {
+	var f runFlags
+	cmd := &cobra.Command{
+		Use:   "run [flags] -- COMMAND [ARGS…]",
+		Short: "Run one MCP server sandboxed, on stdin and stdout",
+		Long: `Run one MCP server sandboxed. Put it in front of the command that a client
+already has:
+
+  sandboxd run -- npx -y @modelcontextprotocol/server-memory
+  sandboxd run --mount ~/notes:/notes:rw -- npx -y @modelcontextprotocol/server-filesystem /notes
+  sandboxd run --policy egress.yaml -- ./server.wasm
+
+MCP passes on stdin and stdout, byte for byte; all else goes to stderr. Without
+a policy the server has no network. The exit status is the server's own, or 1
+for a failure and 2 for a mistake in the command.`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef("no server to run: sandboxd run -- npx -y PACKAGE")
+			}
+			s, err := f.server(args)
+			if err != nil {
+				return err
+			}
+			return run(cmd.Context(), &f.common, s)
+		},
+	}
+	f.common.flags(cmd)
+	fl := cmd.Flags()
+	fl.SetInterspersed(false) // the server's own flags are not ours
+	fl.StringVar(&f.policy, "policy", "none", "a preset (none, registries, public-web) or a policy FILE")
+	fl.StringVar(&f.isolation, "isolation", "", "wasm-inprocess, wasm, container or gvisor (default: by kind of server)")
+	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for the server, or NAME to pass a variable on (repeatable)")
+	fl.StringArrayVar(&f.mounts, "mount", nil, "SRC:DST[:rw] shows a file or folder to the server (repeatable)")
+	fl.StringVar(&f.tenant, "tenant", "local", "tenant name for records")
+	fl.StringVar(&f.name, "name", "", "server name for records (default: from the command)")
+	_ = cmd.RegisterFlagCompletionFunc("isolation", cobra.FixedCompletions(
+		[]string{"wasm-inprocess", "wasm", "container", "gvisor"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("policy", cobra.FixedCompletions(policies.Presets(), cobra.ShellCompDirectiveDefault))
+	return cmd
+}
+
+// server turns the flags into what to start.
+func (f *runFlags) server(command []string) (server, error) {
+	s := server{tenant: f.tenant, name: f.name, command: command}
+	if s.name == "" {
+		s.name = serverName(command)
+	}
+	var err error
+	if s.policy, err = policies.Find(f.policy, ""); err != nil {
+		return s, usageError{err}
+	}
+	if f.isolation != "" {
+		if s.isolation, err = sandbox.ParseIsolation(f.isolation); err != nil {
+			return s, usageError{err}
+		}
+	}
+	for _, m := range f.mounts {
+		spec, err := parseMount(m)
+		if err != nil {
+			return s, err
+		}
+		s.mounts = append(s.mounts, spec)
+	}
+	s.env, err = envList(f.env)
+	return s, err
+}
+
+func run(ctx context.Context, c *common, s server) error {
+	l, closeAll, err := c.open()
+	if err != nil {
+		return err
+	}
+	defer closeAll()
+	for _, w := range s.policy.Warnings {
+		l.log.Warn("policy", "warning", w.String())
+	}
+	p, err := l.prepare(ctx, s)
+	if err != nil {
+		return err
+	}
+	sb, err := p.start(ctx)
+	if err != nil {
+		return err
+	}
+	exit, err := relay.RelayStdio(ctx, os.Stdin, os.Stdout, sb, relay.StdioOptions{Stderr: os.Stderr, Logger: l.log})
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("relay: %w", err)
+	}
+	return exitStatus(exit)
+}
+
+// exitStatus hands the server's own status on, and says why it ended where
+// that was not its own doing.
+func exitStatus(exit sandbox.Exit) error {
+	switch exit.Cause {
+	case sandbox.Exited:
+	case sandbox.HostFault:
+		return fmt.Errorf("the sandbox failed: %s", exit.Detail)
+	default:
+		fmt.Fprintf(os.Stderr, "sandboxd: the server ended: %s %s\n", exit.Cause, exit.Detail)
+	}
+	if exit.Code == 0 {
+		return nil
+	}
+	return statusError(exit.Code)
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandboxd/sandboxd/images"
+	"github.com/sandboxd/sandboxd/netguard"
+)
+
+// common are the settings that every command which starts servers takes.
+type common struct {
+	socket   string
+	resolver string
+	records  string
+	verbose  bool
+}
+
+func (c *common) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&c.socket, "engine", envOr("SANDBOXD_ENGINE", defaultSocket), "the engine's socket")
+	f.StringVar(&c.resolver, "resolver", os.Getenv("SANDBOXD_RESOLVER"), "upstream DNS server ADDRESS:PORT (default: the host's)")
+	f.StringVar(&c.records, "records", "", "append decision records as JSON lines to FILE (- for stderr)")
+	f.BoolVarP(&c.verbose, "verbose", "v", false, "say more on stderr")
+}
+
+func envOr(name, fallback string) string {
+	if v := os.Getenv(name); v != "" {
+		return v
+	}
+	return fallback
+}
+
+// stopBound limits what the program does to tidy up at its end.
+const stopBound = 20 * time.Second
+
+// open makes the launcher. The returned function ends every sandbox and must
+// be called.
+func (c *common) open() (*launcher, func(), error) {
+	level := slog.LevelWarn
+	if c.verbose {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	cache, err := cacheDir()
+	if err != nil {
+		return nil, nil, err
+	}
+	rec, err := openRecords(c.records, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	guard, err := netguard.New(netguard.Options{Upstream: c.resolver, Record: rec.add, Logger: log})
+	if err != nil {
+		_ = rec.Close()
+		if errors.Is(err, netguard.ErrUpstream) && c.resolver != "" {
+			return nil, nil, usageError{err}
+		}
+		return nil, nil, err
+	}
+	show := &progress{w: os.Stderr}
+	builder, err := images.New(images.Config{CacheDir: filepath.Join(cache, "images"), Logger: log, Progress: show.step})
+	if err != nil {
+		_ = rec.Close()
+		return nil, nil, err
+	}
+	rts := &runtimes{cache: cache, socket: c.socket, log: log, onTransfer: show.transfer}
+	closeAll := func() {
+		ctx, cancel := context.WithTimeout(context.Background(), stopBound)
+		defer cancel()
+		if err := rts.Close(ctx); err != nil {
+			log.Error("not everything could be stopped", "error", err)
+		}
+		_ = rec.Close()
+	}
+	return &launcher{builder: builder, guard: guard, runtimes: rts, log: log}, closeAll, nil
+}

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Brings what the tests need from the distribution: once, quietly, and only
+# what is missing. As an ordinary user it says what is missing and stops.
+set -euo pipefail
+
+need=()
+want() { # want COMMAND PACKAGE
+  command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] || need+=("$2")
+}
+want gcc gcc
+want ip iproute2
+want nft nftables
+want curl curl
+want node nodejs
+want npm npm
+want python3 python3
+want setpriv util-linux
+want dpkg-deb dpkg
+want pkg-config pkg-config
+[ -e /usr/include/seccomp.h ] || need+=(libseccomp-dev)
+[ -e /etc/ssl/certs/ca-certificates.crt ] || need+=(ca-certificates)
+
+if [ ${#need[@]} -gt 0 ]; then
+  if [ "$(id -u)" != 0 ]; then
+    echo "missing: ${need[*]} (install them with: sudo apt-get install ${need[*]})" >&2
+    exit 1
+  fi
+  echo "installing ${need[*]}" >&2
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -qq >/dev/null
+  apt-get install -y -qq --no-install-recommends "${need[@]}" >/dev/null
+fi

@@ -1,0 +1,3 @@
+// Package house holds no code: its tests keep the architecture, that is which
+// folder may import what.
+package house
