@@ -6,6 +6,8 @@ import (
 	"github.com/containerd/containerd/v2/contrib/seccomp"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/sandboxd/sandboxd/sandbox"
 )
 
 // neverAllowed are calls of containerd's default profile that no stdio server
@@ -23,12 +25,21 @@ var neverAllowed = map[string]bool{
 	"socketcall": true, "ipc": true,
 	// Replaced by narrower rules below.
 	"socket": true, "socketpair": true, "personality": true,
+	"chmod": true, "fchmod": true, "fchmodat": true, "fchmodat2": true,
+	"open": true, "openat": true, "creat": true, "mknod": true, "mknodat": true,
+	// Hides its mode from the filter; callers fall back to openat.
+	"openat2": true,
 }
 
 // seccompProfile is the default profile of containerd for a process without
 // capabilities, tightened, for the native architecture alone: a 32-bit call
 // kills the process.
-func seccompProfile() *specs.LinuxSeccomp {
+//
+// For gVisor the filter runs in the user-space kernel, which knows no error
+// but EPERM there. C libraries fall back to clone when clone3 is unknown, not
+// when it is forbidden, so clone3 is let through: what it makes are threads of
+// that kernel, and new namespaces are that kernel's own.
+func seccompProfile(tier sandbox.Isolation) *specs.LinuxSeccomp {
 	p := seccomp.DefaultProfile(&specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{}}})
 	if len(p.Architectures) > 1 {
 		p.Architectures = p.Architectures[:1]
@@ -41,6 +52,13 @@ func seccompProfile() *specs.LinuxSeccomp {
 		}
 	}
 	p.Syscalls = append(kept, socketRules()...)
+	if tier == sandbox.GVisor {
+		for i := range p.Syscalls {
+			p.Syscalls[i].Names = slices.DeleteFunc(p.Syscalls[i].Names, func(n string) bool { return n == "clone3" })
+		}
+		p.Syscalls = append(slices.DeleteFunc(p.Syscalls, func(r specs.LinuxSyscall) bool { return len(r.Names) == 0 }),
+			specs.LinuxSyscall{Names: []string{"clone3"}, Action: specs.ActAllow})
+	}
 	return p
 }
 

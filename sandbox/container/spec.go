@@ -83,7 +83,7 @@ func buildSpec(p plan) *specs.Spec {
 			UIDMappings:   idMappings(p.hostID),
 			GIDMappings:   idMappings(p.hostID),
 			Resources:     guestResources(p),
-			Seccomp:       seccompProfile(),
+			Seccomp:       seccompProfile(p.spec.Isolation),
 			MaskedPaths:   maskedPaths(),
 			ReadonlyPaths: []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys"},
 		},
