@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds the engine's parts (containerd, its shim, runc and runsc), each from a
-# module of its own, into a cache outside the repository, and prints the folder
+# Builds the engine's parts (containerd, its shim, runc and runsc, each from a
+# module of its own, and the first process of a sandbox), into a cache outside the repository, and prints the folder
 # that holds the programs on stdout. Everything else goes to stderr.
 #
-#   build.sh [containerd|containerd-shim-runc-v2|runc|runsc]…   (default: all)
+#   build.sh [containerd|containerd-shim-runc-v2|runc|runsc|sandbox-init]…   (default: all)
 #   build.sh --path       print the folder without building
 #
 # The folder's name is a hash of what goes into the programs (versions, sums,
@@ -13,7 +13,8 @@ set -euo pipefail
 umask 022
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
-parts=(containerd containerd-shim-runc-v2 runc runsc)
+parts=(containerd containerd-shim-runc-v2 runc runsc sandbox-init)
+init_source=$here/../../sandbox/container/init/init.c
 
 say() { printf 'engine: %s\n' "$*" >&2; }
 die() { say "$1"; exit "${2:-1}"; }
@@ -34,7 +35,7 @@ arch=$(go env GOARCH)
 key=$({
 	printf '%s %s\n' "$gover" "$arch"
 	for m in containerd shim runc runsc; do cat "$here/$m/go.mod" "$here/$m/go.sum"; done
-	cat "$here/build.sh"
+	cat "$here/build.sh" "$init_source"
 } | sha256sum | cut -c1-16)
 cache=${SANDBOXD_ENGINE_CACHE:-${XDG_CACHE_HOME:-${HOME:?set HOME or SANDBOXD_ENGINE_CACHE}/.cache}/sandboxd/engine}
 [[ $cache == /* ]] || die 'SANDBOXD_ENGINE_CACHE must be an absolute path' 2
@@ -104,6 +105,14 @@ for p in "${want[@]}"; do
 		fi
 		build "$p" runc github.com/opencontainers/runc 1 'seccomp netgo osusergo urfave_cli_no_docs' "-linkmode external -extldflags -static"
 		"$out/runc" --version | grep -q '^libseccomp:' || die 'runc was built without seccomp'
+		;;
+	sandbox-init)
+		[[ -x $out/$p ]] && continue
+		command -v "${CC:-gcc}" >/dev/null || die 'sandbox-init needs a C compiler: install gcc'
+		tmp=$out/.building-$p
+		"${CC:-gcc}" -Os -static -s -Wall -Wextra -Werror -o "$tmp" "$init_source" || die 'sandbox-init did not build (see above; it needs the static C library of libc6-dev)'
+		mv -f -- "$tmp" "$out/$p"
+		tmp=
 		;;
 	runsc)
 		v=$(version runsc gvisor.dev/gvisor)
