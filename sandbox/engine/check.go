@@ -76,8 +76,8 @@ func bounded(asked, ceiling sandbox.Limits) (sandbox.Limits, error) {
 }
 
 // checkOpenings refuses what the gateway's sets could not hold or would
-// misread. forever says whether an opening may lack a TTL. Errors wrap
-// sandbox.ErrInvalid.
+// misread. forever says whether an opening may lack a TTL, as literals do. Errors
+// wrap sandbox.ErrInvalid.
 func checkOpenings(list []container.Opening, forever bool) error {
 	if len(list) > maxOpenings {
 		return fmt.Errorf("%w: %d openings at once, over %d", sandbox.ErrInvalid, len(list), maxOpenings)
@@ -88,6 +88,10 @@ func checkOpenings(list []container.Opening, forever bool) error {
 			return fmt.Errorf("%w: opening %s is not a plain prefix", sandbox.ErrInvalid, o.Prefix)
 		case len(o.Ports) > maxPorts:
 			return fmt.Errorf("%w: %d ports in one opening, over %d", sandbox.ErrInvalid, len(o.Ports), maxPorts)
+		case o.Ports != nil && len(o.Ports) == 0:
+			return fmt.Errorf("%w: an opening for no port", sandbox.ErrInvalid) // on the wire it would be for all
+		case !forever && !o.Prefix.IsSingleIP():
+			return fmt.Errorf("%w: an opening with a time must be for one address, not %s", sandbox.ErrInvalid, o.Prefix)
 		case o.TTL < 0 || o.TTL > maxTTL || o.TTL == 0 && !forever:
 			return fmt.Errorf("%w: an opening for %s", sandbox.ErrInvalid, o.TTL)
 		}

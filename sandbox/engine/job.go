@@ -2,10 +2,10 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -239,19 +239,24 @@ func (p *peer) attend(j *job, box container.Box) sandbox.Exit {
 	}
 }
 
-// lastWords gives the exit of a box that Stop is done with.
+// lastWords gives the exit of a box that Stop is done with. What Stop could
+// not remove, Host.Close and the next engine's Collect try again.
 func (p *peer) lastWords(box container.Box, stopErr error, ended <-chan sandbox.Exit) sandbox.Exit {
-	if stopErr != nil && !errors.Is(stopErr, sandbox.ErrClosed) {
+	exit := sandbox.Exit{Cause: sandbox.HostFault, Detail: "it was removed, but its end was not observed"}
+	late := time.After(removeTimeout)
+	if stopErr != nil {
 		p.srv.log.Error("removing a sandbox failed", "id", box.ID(), "error", stopErr)
-		// Host.Close and the next engine's Collect try again.
-		return sandbox.Exit{Cause: sandbox.HostFault, Detail: "the engine could not remove it: " + stopErr.Error()}
+		exit.Detail = "its end was not observed"
+		late = time.After(0)
 	}
 	select {
-	case exit := <-ended:
-		return exit
-	case <-time.After(removeTimeout):
-		return sandbox.Exit{Cause: sandbox.HostFault, Detail: "it was removed, but its end was not observed"}
+	case exit = <-ended:
+	case <-late:
 	}
+	if stopErr != nil {
+		exit.Detail = strings.TrimPrefix(exit.Detail+"; the engine could not remove all of it: "+stopErr.Error(), "; ")
+	}
+	return exit
 }
 
 // unavailable says so where a tier is not among those that can be had.

@@ -13,8 +13,11 @@ import (
 
 const (
 	importTimeout = 15 * time.Minute
-	// importStall bounds how long an archive's next bytes may take.
-	importStall = 30 * time.Second
+	// importSlack and importRate (bytes a second) bound how long the engine
+	// waits for an archive's bytes in all: imports wait for one another, so a
+	// caller that drips must not hold them up.
+	importSlack = 30 * time.Second
+	importRate  = 2 << 20
 )
 
 // short answers the requests that take no time of their own.
@@ -89,10 +92,13 @@ func (p *peer) importImage(id uint32, j *job, m *importMsg) (message, error) {
 	return &doneMsg{}, err
 }
 
-// archiveReader bounds an archive in size and each of its reads in time.
+// archiveReader bounds an archive in size, and in the time that its reader
+// waits for it.
 type archiveReader struct {
-	f    *os.File
-	left int64
+	f      *os.File
+	left   int64 // bytes that may still come
+	read   int64
+	waited time.Duration
 }
 
 func (r *archiveReader) Read(b []byte) (int, error) {
@@ -102,13 +108,17 @@ func (r *archiveReader) Read(b []byte) (int, error) {
 	if int64(len(b)) > r.left {
 		b = b[:r.left]
 	}
-	if err := r.f.SetReadDeadline(time.Now().Add(importStall)); err != nil {
+	begin := time.Now()
+	patience := importSlack + time.Duration(r.read/importRate)*time.Second - r.waited
+	if err := r.f.SetReadDeadline(begin.Add(patience)); err != nil {
 		return 0, err
 	}
 	n, err := r.f.Read(b)
+	r.waited += time.Since(begin)
 	r.left -= int64(n)
+	r.read += int64(n)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return n, fmt.Errorf("%w: the image archive stalled", sandbox.ErrInvalid)
+		return n, fmt.Errorf("%w: the image archive comes too slowly", sandbox.ErrInvalid)
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		return n, fmt.Errorf("reading the image archive: %w", err)
