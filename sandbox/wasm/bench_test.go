@@ -1,0 +1,189 @@
+package wasm_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wasm"
+)
+
+// benchRuntime has a cache folder of its own.
+func benchRuntime(b *testing.B, cache string) *wasm.Runtime {
+	b.Helper()
+	r, err := wasm.New(wasm.Config{CacheDir: cache, WorkerCommand: []string{"/proc/self/exe"}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return r
+}
+
+// toTools starts the example server and lists its tools.
+func toTools(b *testing.B, r *wasm.Runtime, tier sandbox.Isolation) {
+	b.Helper()
+	sb, err := r.Start(context.Background(), fetchSpec(b, tier), nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := connect(b, sb)
+	if _, err := s.ListTools(context.Background(), nil); err != nil {
+		b.Fatal(err)
+	}
+	_ = s.Close()
+	if err := sb.Close(context.Background()); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func forTiersB(b *testing.B, f func(b *testing.B, tier sandbox.Isolation)) {
+	for _, tier := range tiers {
+		b.Run(tier.String(), func(b *testing.B) { f(b, tier) })
+	}
+}
+
+// BenchmarkStartCold compiles the module each time.
+func BenchmarkStartCold(b *testing.B) {
+	forTiersB(b, func(b *testing.B, tier sandbox.Isolation) {
+		for b.Loop() {
+			r := benchRuntime(b, b.TempDir())
+			toTools(b, r, tier)
+			_ = r.Close(context.Background())
+		}
+	})
+}
+
+// BenchmarkStartCached starts with compiled code on disk and nothing in
+// memory, as a fresh process does.
+func BenchmarkStartCached(b *testing.B) {
+	forTiersB(b, func(b *testing.B, tier sandbox.Isolation) {
+		cache := b.TempDir()
+		r := benchRuntime(b, cache)
+		toTools(b, r, tier)
+		_ = r.Close(context.Background())
+		for b.Loop() {
+			r := benchRuntime(b, cache)
+			toTools(b, r, tier)
+			_ = r.Close(context.Background())
+		}
+	})
+}
+
+// BenchmarkStartWarm starts where the module is loaded already.
+func BenchmarkStartWarm(b *testing.B) {
+	forTiersB(b, func(b *testing.B, tier sandbox.Isolation) {
+		r := benchRuntime(b, built.cache)
+		defer r.Close(context.Background()) //nolint:errcheck // a benchmark
+		toTools(b, r, tier)
+		for b.Loop() {
+			toTools(b, r, tier)
+		}
+	})
+}
+
+func BenchmarkCall(b *testing.B) {
+	forTiersB(b, func(b *testing.B, tier sandbox.Isolation) {
+		r := benchRuntime(b, built.cache)
+		defer r.Close(context.Background()) //nolint:errcheck // a benchmark
+		sb, err := r.Start(context.Background(), fetchSpec(b, tier), nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		s := connect(b, sb)
+		args := map[string]any{"text": "hello"}
+		call(b, s, "echo", args)
+		for b.Loop() {
+			call(b, s, "echo", args)
+		}
+		_ = s.Close()
+	})
+}
+
+// BenchmarkDownload fetches 4 MiB of text over HTTP.
+func BenchmarkDownload(b *testing.B) {
+	body := strings.Repeat("0123456789abcdef", 1<<18)
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, body) }))
+	defer web.Close()
+	forTiersB(b, func(b *testing.B, tier sandbox.Isolation) {
+		r := benchRuntime(b, built.cache)
+		defer r.Close(context.Background()) //nolint:errcheck // a benchmark
+		sb, err := r.Start(context.Background(), spec(b, tier, append([]string{"get"}, repeat("http://a.test/", b.N)...)...), newEgress(map[string]string{"a.test:80": hostPort(web.URL)}))
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.SetBytes(int64(len(body)))
+		b.ResetTimer()
+		got := (&running{b, sb, nil}).wait()
+		if got.Code != 0 {
+			b.Fatal(got)
+		}
+	})
+}
+
+func repeat(s string, n int) []string {
+	list := make([]string, n)
+	for i := range list {
+		list[i] = s
+	}
+	return list
+}
+
+// BenchmarkMemory reports what each further instance of the example server
+// costs this process and, where there is one, its worker.
+func BenchmarkMemory(b *testing.B) {
+	forTiersB(b, func(b *testing.B, tier sandbox.Isolation) {
+		for b.Loop() {
+			r := benchRuntime(b, built.cache)
+			open := func() { connect(b, startBench(b, r, tier)) }
+			open()
+			runtime.GC()
+			before := resident(b)
+			const more = 10
+			for range more {
+				open()
+			}
+			runtime.GC()
+			b.ReportMetric(float64(resident(b)-before)/more/1e6, "MB/instance")
+			_ = r.Close(context.Background())
+		}
+	})
+}
+
+func startBench(b *testing.B, r *wasm.Runtime, tier sandbox.Isolation) sandbox.Sandbox {
+	b.Helper()
+	sb, err := r.Start(context.Background(), fetchSpec(b, tier), nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return sb
+}
+
+// resident adds up the memory of this process and its children.
+func resident(b *testing.B) int64 {
+	b.Helper()
+	pids := []string{"self"}
+	kids, err := os.ReadFile("/proc/self/task/" + strconv.Itoa(os.Getpid()) + "/children")
+	if err == nil {
+		pids = append(pids, strings.Fields(string(kids))...)
+	}
+	var sum int64
+	for _, pid := range pids {
+		status, err := os.ReadFile("/proc/" + pid + "/status")
+		if err != nil {
+			continue
+		}
+		for l := range strings.Lines(string(status)) {
+			if f := strings.Fields(l); len(f) > 1 && f[0] == "VmRSS:" {
+				kb, _ := strconv.ParseInt(f[1], 10, 64)
+				sum += kb << 10
+			}
+		}
+	}
+	return sum
+}

@@ -1,0 +1,4 @@
+package wasm
+
+// WorkerMain does nothing while tier wasm is unavailable.
+func WorkerMain() {}
