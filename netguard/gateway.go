@@ -24,6 +24,16 @@ type gatewayState struct {
 	pipes   pipePool
 	lookups lookupGate
 	gates   [gateCount]floodGate
+	// wait is helloTimeout but in tests.
+	wait time.Duration
+}
+
+// helloDeadline is when the wait for a hello or a head that began now ends.
+func (g *gatewayState) helloDeadline() time.Time {
+	if g.wait > 0 {
+		return time.Now().Add(g.wait)
+	}
+	return time.Now().Add(helloTimeout)
 }
 
 // ServeConn takes over a connection that a guest made to dst, proves which
@@ -151,7 +161,7 @@ func (s *session) fail(reason Reason, err error) error {
 func (s *session) prove(ctx context.Context) (match, Target, Protocol) {
 	stop := context.AfterFunc(ctx, func() { _ = s.guest.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	_ = s.guest.SetReadDeadline(time.Now().Add(helloTimeout))
+	_ = s.guest.SetReadDeadline(s.e.gw.helloDeadline())
 	m, t, proto := s.proveName()
 	if stop() {
 		_ = s.guest.SetReadDeadline(time.Time{})

@@ -93,7 +93,7 @@ func (s *session) nextHead() (end bool, err error) {
 // headDeadline bounds the wait for the rest of a head, not the pause before.
 func (s *session) headDeadline() {
 	if len(s.buf) > 0 {
-		_ = s.guest.SetReadDeadline(time.Now().Add(helloTimeout))
+		_ = s.guest.SetReadDeadline(s.e.gw.helloDeadline())
 		return
 	}
 	_ = s.guest.SetReadDeadline(time.Time{})
@@ -163,7 +163,7 @@ func (s *session) upgrade() (switched bool, err error) {
 	defer func() { _ = origin.SetReadDeadline(time.Time{}) }()
 	buf := make([]byte, 0, 2*readSize)
 	for range maxInterim {
-		end := -1
+		end := bytes.Index(buf, []byte("\r\n\r\n"))
 		for end < 0 {
 			if len(buf) == maxHTTPHead {
 				return false, errHeadTooLarge

@@ -170,20 +170,27 @@ func acceptAll(t testing.TB, ln net.Listener, handle func(net.Conn)) {
 func (l *lab) gate(dst string) string {
 	l.t.Helper()
 	ln := listen(l.t)
-	acceptAll(l.t, ln, func(c net.Conn) {
-		l.egress.ServeConn(context.Background(), c, netip.MustParseAddrPort(dst))
-	})
+	l.guestsAt(ln, dst)
 	return ln.Addr().String()
 }
 
-// connect makes a guest's connection to dst through the gateway.
+func (l *lab) guestsAt(ln net.Listener, dst string) {
+	acceptAll(l.t, ln, func(c net.Conn) {
+		l.egress.ServeConn(context.Background(), c, netip.MustParseAddrPort(dst))
+	})
+}
+
+// connect makes a guest's connection to dst through the gateway. It is served
+// once it is established, so that even a reset finds an open connection.
 func (l *lab) connect(dst string) *net.TCPConn {
 	l.t.Helper()
+	ln := listen(l.t)
 	var d net.Dialer
-	c, err := d.DialContext(context.Background(), "tcp", l.gate(dst))
+	c, err := d.DialContext(context.Background(), "tcp", ln.Addr().String())
 	if err != nil {
 		l.t.Fatal(err)
 	}
+	l.guestsAt(ln, dst)
 	l.t.Cleanup(func() { _ = c.Close() })
 	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
 	return c.(*net.TCPConn)
