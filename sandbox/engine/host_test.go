@@ -329,6 +329,12 @@ func awaitSocket(t *testing.T, socket string) {
 // layout writes an OCI image layout and gives the image.
 func layout(t *testing.T, content string) sandbox.Image {
 	t.Helper()
+	return layoutOf(t, bytes.Repeat([]byte(content), 1<<17))
+}
+
+// layoutOf writes an OCI image layout of one layer.
+func layoutOf(t *testing.T, content []byte) sandbox.Image {
+	t.Helper()
 	dir := publicDir(t)
 	blobs := filepath.Join(dir, "blobs", "sha256")
 	if err := os.MkdirAll(blobs, 0o755); err != nil {
@@ -342,8 +348,8 @@ func layout(t *testing.T, content string) sandbox.Image {
 		}
 		return "sha256:" + name, len(b)
 	}
-	config, cn := put([]byte(`{"architecture":"amd64","os":"linux"}`))
-	layer, ln := put(bytes.Repeat([]byte(content), 1<<17))
+	layer, ln := put(content)
+	config, cn := put(fmt.Appendf(nil, `{"architecture":"amd64","os":"linux","rootfs":{"type":"layers","diff_ids":[%q]}}`, layer))
 	manifest, _ := put(fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":%q,"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":%q,"size":%d},"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":%q,"size":%d}]}`,
 		ociManifest, config, cn, layer, ln))
 	return sandbox.Image{Digest: manifest, Path: dir}

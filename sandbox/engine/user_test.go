@@ -32,10 +32,15 @@ const (
 type userTask struct {
 	Socket string
 	Image  sandbox.Image
-	// Starts sandboxes of cat and waits for stdin to close.
-	Starts int
-	// Mounts are tried one by one, each with its own start.
+	// UID and GID are who does it; 0 means ordinaryUID and ordinaryGroup.
+	UID, GID uint32
+	// Starts sandboxes of Command and waits for stdin to close.
+	Starts  int
+	Command []string
+	// Mounts are tried one by one, each with its own start; or, with Ask, are
+	// all there for one guest, which is asked line by line.
 	Mounts []userMount
+	Ask    []string
 }
 
 type userMount struct {
@@ -52,6 +57,9 @@ func asUser(t *testing.T, task userTask, groups ...uint32) (*exec.Cmd, io.WriteC
 		}
 		t.Skip("this test needs root, to become an ordinary user")
 	}
+	if task.UID == 0 {
+		task.UID, task.GID = ordinaryUID, ordinaryGroup
+	}
 	b, err := json.Marshal(task)
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +68,7 @@ func asUser(t *testing.T, task userTask, groups ...uint32) (*exec.Cmd, io.WriteC
 	cmd.Env = []string{roleVar + "=" + string(b), "PATH=/usr/bin:/bin"}
 	cmd.Dir = "/"
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ordinaryUID, Gid: ordinaryGroup, Groups: groups}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: task.UID, Gid: task.GID, Groups: groups}}
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -89,11 +97,18 @@ func playRole(role string) int {
 		fmt.Println("dial:", err)
 		return 1
 	}
+	if len(task.Ask) > 0 {
+		if err := askGuest(ctx, c, task); err != nil {
+			fmt.Println("ask:", err)
+			return 1
+		}
+		return 0
+	}
 	for _, m := range task.Mounts {
 		fmt.Println(tryMount(ctx, c, task, m))
 	}
 	for range task.Starts {
-		if _, err := c.Start(ctx, testSpec(task.Image, "/bin/sleep", "600"), nil); err != nil {
+		if _, err := c.Start(ctx, testSpec(task.Image, task.Command...), nil); err != nil {
 			fmt.Println("start:", err)
 			return 1
 		}
@@ -101,6 +116,33 @@ func playRole(role string) int {
 	}
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	return 0
+}
+
+func askGuest(ctx context.Context, c *Client, task userTask) error {
+	spec := testSpec(task.Image, task.Command...)
+	for i, m := range task.Mounts {
+		f, err := os.Open(m.Path)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = f.Close() }()
+		spec.Mounts = append(spec.Mounts, sandbox.Mount{Source: f, Target: fmt.Sprintf("/m%d", i), ReadWrite: m.Write})
+	}
+	sb, err := c.Start(ctx, spec, nil)
+	if err != nil {
+		return err
+	}
+	out := bufio.NewScanner(sb.Stdio().Out)
+	for _, line := range task.Ask {
+		if _, err := io.WriteString(sb.Stdio().In, line+"\n"); err != nil {
+			return err
+		}
+		if !out.Scan() {
+			return errors.New("no answer")
+		}
+		fmt.Println(out.Text())
+	}
+	return sb.Close(ctx)
 }
 
 func tryMount(ctx context.Context, c *Client, task userTask, m userMount) string {
@@ -196,7 +238,7 @@ func TestKilledCallerLeavesNoSandbox(t *testing.T) {
 		rounds = 5
 	}
 	for i := range rounds {
-		cmd, _, out := asUser(t, userTask{Socket: e.socket, Image: image, Starts: 6}, ordinarySupplementary)
+		cmd, _, out := asUser(t, userTask{Socket: e.socket, Image: image, Starts: 6, Command: []string{"/bin/sleep", "600"}}, ordinarySupplementary)
 		for range rand.IntN(7) {
 			if !out.Scan() || out.Text() != "started" {
 				t.Fatalf("round %d: %q", i, out.Text())
