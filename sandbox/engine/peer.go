@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"sync"
@@ -54,7 +53,7 @@ func (p *peer) serve() {
 	for err == nil {
 		err = p.next()
 	}
-	if !errors.Is(err, io.EOF) && p.ctx.Err() == nil {
+	if !isGone(err) && p.ctx.Err() == nil {
 		p.srv.log.Warn("closing a caller's connection", "uid", p.cred.uid, "error", err)
 		if errors.Is(err, errMalformed) || errors.Is(err, ErrProtocol) {
 			_ = p.conn.send(0, toMessage(err))

@@ -86,6 +86,9 @@ func asUser(t *testing.T, task userTask, groups ...uint32) (*exec.Cmd, io.WriteC
 
 // playRole is the ordinary user's side.
 func playRole(role string) int {
+	if socket, ok := strings.CutPrefix(role, engineRole); ok {
+		return playEngine(socket)
+	}
 	var task userTask
 	if err := json.Unmarshal([]byte(role), &task); err != nil {
 		fmt.Println("task:", err)
