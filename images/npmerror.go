@@ -47,6 +47,8 @@ func npmError(err error, res result, job npmJob) error {
 		return fail(ErrRefused, what+" is not made for "+platform(), "")
 	case "EUNSUPPORTEDPROTOCOL", "EALLOWGIT", "EALLOWREMOTE", "EALLOWFILE", "EALLOWDIRECTORY":
 		return fail(ErrRefused, what+" depends on something outside the registry (git, a URL or a folder)", "only what the registry vouches for by hash is built")
+	case "TAR_ABORT", "TAR_BAD_ARCHIVE", "TAR_ENTRY_INVALID", "Z_DATA_ERROR", "Z_BUF_ERROR":
+		return fail(ErrRefused, "a tarball of "+what+" is broken or blows up beyond reason ("+code+")", "do not use it")
 	case "EUSAGE":
 		return fail(ErrRefused, "the lock of "+what+" does not fit together", "update it")
 	case "ENOSPC":

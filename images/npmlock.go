@@ -84,10 +84,22 @@ func checkEntry(key string, e map[string]any) error {
 	if bundled, _ := e["inBundle"].(bool); bundled {
 		return nil // part of another package's tarball, under its hash
 	}
+	deps, _ := e["dependencies"].(map[string]any)
+	for name, spec := range deps {
+		if outside(text(spec)) {
+			return fail(ErrRefused, where+" depends on "+quoted(name)+" from outside the registry: "+quoted(text(spec)), "only packages of the registry are built")
+		}
+	}
 	if i := text(e["integrity"]); !strings.HasPrefix(i, "sha512-") && !strings.HasPrefix(i, "sha1-") {
 		return fail(ErrRefused, where+" has no hash", "only what the registry vouches for by hash is built")
 	}
 	return nil
+}
+
+// outside reports whether a dependency's specification is a URL, a folder or a
+// git address. An older npm has no switch against those.
+func outside(spec string) bool {
+	return !strings.HasPrefix(spec, "npm:") && strings.ContainsAny(spec, ":/")
 }
 
 func text(v any) string {

@@ -117,6 +117,7 @@ func (r *rootfs) add(stream io.Reader) error {
 // complete adds what every image has: the links of a merged /usr, the user,
 // the certificates as one file, and the folders that a runtime mounts on.
 func (r *rootfs) complete() error {
+	r.parents()
 	for _, m := range merged {
 		if m == "bin" || m == "sbin" || m == "lib" || r.entries["usr/"+m] != nil {
 			r.entries[m] = &entry{typ: tar.TypeSymlink, link: "usr/" + m}
