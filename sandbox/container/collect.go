@@ -41,7 +41,7 @@ func (h *host) collectContainers(ctx context.Context) error {
 		if h.live(c.ID()) {
 			continue
 		}
-		if err := collectContainer(ctx, c); err != nil {
+		if err := collectContainer(ctx, c, cgroupPath(h.cfg.Instance, c.ID())); err != nil {
 			errs = append(errs, fmt.Errorf("container: collect %s: %w", c.ID(), err))
 			continue
 		}
@@ -50,10 +50,10 @@ func (h *host) collectContainers(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func collectContainer(ctx context.Context, c client.Container) error {
+func collectContainer(ctx context.Context, c client.Container, group string) error {
 	task, err := c.Task(ctx, nil)
 	if err == nil {
-		err = deleteTask(ctx, task)
+		err = deleteTask(ctx, task, group)
 	}
 	if err := ignoreNotFound(err); err != nil {
 		return err

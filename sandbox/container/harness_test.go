@@ -26,7 +26,13 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
+// engineEnv makes the test binary the engine of killedEngine.
+const engineEnv = "SANDBOXD_TEST_ENGINE"
+
 func TestMain(m *testing.M) {
+	if os.Getenv(engineEnv) != "" {
+		os.Exit(engine(os.Args[1:]))
+	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		lab.stop()
 		os.Exit(code)
@@ -291,6 +297,7 @@ func start(t *testing.T, h *host, req Request) *guest {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
+	req.Spec.Image.Digest = lab.digest // known only now, where req was made before h
 	b, f, err := h.Start(ctx, req)
 	if err != nil {
 		t.Fatalf("start: %v%s", err, lab.lastLog())

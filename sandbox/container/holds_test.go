@@ -169,6 +169,8 @@ func TestSystemCalls(t *testing.T) {
 		settime, swapon, reboot, kexec        = 227, 167, 169, 246
 		socket, clone, mknod, pidfdGetfd      = 41, 56, 133, 438
 		newUser, newNet                       = 0x10000000, 0x40000000
+		chmod, fchmodat2, openat, openat2     = 90, 452, 257, 437
+		creat, setuid                         = 85, "0o4755"
 	)
 	n := func(i int) string { return strconv.Itoa(i) }
 	calls := map[string][]string{
@@ -182,20 +184,32 @@ func TestSystemCalls(t *testing.T) {
 		"open_by_handle_at": {n(openByHandle), "0", "0", "0"}, "sethostname": {n(sethostname), "'x", "1"}, "chroot": {n(chroot), "'/tmp"},
 		"clock_settime": {n(settime), "0", "0"}, "swapon": {n(swapon), "'/x", "0"}, "reboot": {n(reboot), "0", "0", "0"},
 		"kexec_load": {n(kexec), "0", "0", "0", "0"}, "pidfd_getfd": {n(pidfdGetfd), "0", "0", "0"},
-		"mknod device":  {n(mknod), "'/tmp/dev", n(unix.S_IFBLK | 0o600), n(254 << 8)},
-		"socket raw":    {n(socket), n(unix.AF_INET), n(unix.SOCK_RAW), "1"},
-		"socket packet": {n(socket), n(unix.AF_PACKET), n(unix.SOCK_RAW), "0"},
-		"socket vsock":  {n(socket), n(unix.AF_VSOCK), n(unix.SOCK_STREAM), "0"},
-		"socket alg":    {n(socket), n(unix.AF_ALG), n(unix.SOCK_SEQPACKET), "0"},
-		"socket nfnl":   {n(socket), n(unix.AF_NETLINK), n(unix.SOCK_RAW), n(unix.NETLINK_NETFILTER)},
-		"socket sctp":   {n(socket), n(unix.AF_INET), n(unix.SOCK_STREAM), n(unix.IPPROTO_SCTP)},
-		"socket ping":   {n(socket), n(unix.AF_INET), n(unix.SOCK_DGRAM), "1"},
+		"mknod device":     {n(mknod), "'/tmp/dev", n(unix.S_IFBLK | 0o600), n(254 << 8)},
+		"socket raw":       {n(socket), n(unix.AF_INET), n(unix.SOCK_RAW), "1"},
+		"socket packet":    {n(socket), n(unix.AF_PACKET), n(unix.SOCK_RAW), "0"},
+		"socket vsock":     {n(socket), n(unix.AF_VSOCK), n(unix.SOCK_STREAM), "0"},
+		"socket alg":       {n(socket), n(unix.AF_ALG), n(unix.SOCK_SEQPACKET), "0"},
+		"socket nfnl":      {n(socket), n(unix.AF_NETLINK), n(unix.SOCK_RAW), n(unix.NETLINK_NETFILTER)},
+		"socket sctp":      {n(socket), n(unix.AF_INET), n(unix.SOCK_STREAM), n(unix.IPPROTO_SCTP)},
+		"chmod setuid":     {n(chmod), "'/tmp/x", setuid},
+		"chmod setgid":     {n(chmod), "'/tmp/x", "0o2755"},
+		"fchmodat2 setuid": {n(fchmodat2), "-100", "'/tmp/x", setuid, "0"},
+		"openat setuid":    {n(openat), "-100", "'/tmp/y", n(unix.O_CREAT | unix.O_WRONLY), setuid},
+		"openat tmpfile":   {n(openat), "-100", "'/tmp", n(unix.O_TMPFILE | unix.O_WRONLY), setuid},
+		"openat2":          {n(openat2), "-100", "'/tmp/y", "0", "24"},
+		"creat setuid":     {n(creat), "'/tmp/y", setuid},
+		"socket ping":      {n(socket), n(unix.AF_INET), n(unix.SOCK_DGRAM), "1"},
 	}
 	eachTier(t, func(t *testing.T, tier sandbox.Isolation) {
 		req := request()
 		req.Spec.Isolation = tier
 		g := start(t, newHost(t), req)
+		g.must("write", "/tmp/x", "")
+		g.must("call", n(chmod), "'/tmp/x", "0o755")
 		for name, args := range calls {
+			if tier == sandbox.GVisor && name == "clone3" {
+				continue // its kernel's own, see seccompProfile
+			}
 			a := g.do("call", args...)
 			if a.Err == "" {
 				t.Errorf("%s: allowed, returned %s", name, a.Out)
@@ -204,6 +218,7 @@ func TestSystemCalls(t *testing.T) {
 				t.Errorf("%s: got past the filter: %s", name, a.Err)
 			}
 		}
+		g.must("call", n(openat), "-100", "'/tmp", n(unix.O_DIRECTORY), setuid) // a mode of no meaning
 		for name, args := range map[string][]string{
 			"tcp": {n(socket), n(unix.AF_INET6), n(unix.SOCK_STREAM | unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK), "6"},
 			"udp": {n(socket), n(unix.AF_INET), n(unix.SOCK_DGRAM), "0"}, "unix": {n(socket), n(unix.AF_UNIX), n(unix.SOCK_STREAM), "0"},

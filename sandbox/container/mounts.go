@@ -104,15 +104,19 @@ func mountPoint(source *os.File, path string) error {
 	return f.Close()
 }
 
-// stageAll stages a box's mounts in dir.
-func stageAll(req Request, dir string, guestHostID uint32) ([]specs.Mount, error) {
+// stageAll stages a box's mounts in dir; first is the first of its host ids.
+func stageAll(req Request, dir string, first uint32) ([]specs.Mount, error) {
 	if len(req.Spec.Mounts) == 0 {
 		return nil, nil
 	}
-	// The ids on disk on the left, the guest's user as the host sees it on the
-	// right. The namespace exists only as this descriptor.
-	idmap, err := mount.GetUsernsFD(
-		fmt.Sprintf("%d:%d:1", req.Owner, guestHostID), fmt.Sprintf("%d:%d:1", primaryGroup(req.Owner), guestHostID))
+	// The ids on disk on the left, the ids of the running box on the right: the
+	// caller is the guest's user. The second pair is for gVisor, which makes a
+	// file as the box's root before it gives it away; on disk that is an id
+	// that nobody else has. The namespace exists only as this descriptor.
+	ids := func(caller uint32) string {
+		return fmt.Sprintf("%d:%d:1,%d:%d:1", caller, first+guestUID, first, first)
+	}
+	idmap, err := mount.GetUsernsFD(ids(req.Owner), ids(primaryGroup(req.Owner)))
 	if err != nil {
 		return nil, fmt.Errorf("map ids: %w", err)
 	}

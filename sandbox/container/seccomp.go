@@ -27,18 +27,18 @@ var neverAllowed = map[string]bool{
 	"socket": true, "socketpair": true, "personality": true,
 	"chmod": true, "fchmod": true, "fchmodat": true, "fchmodat2": true,
 	"open": true, "openat": true, "creat": true, "mknod": true, "mknodat": true,
-	// Hides its mode from the filter; callers fall back to openat.
-	"openat2": true,
+	// Answered with ENOSYS below: one has its mode, the other its flags behind
+	// a pointer, and callers fall back to calls that can be looked into.
+	"openat2": true, "clone3": true,
 }
 
 // seccompProfile is the default profile of containerd for a process without
 // capabilities, tightened, for the native architecture alone: a 32-bit call
 // kills the process.
 //
-// For gVisor the filter runs in the user-space kernel, which knows no error
-// but EPERM there. C libraries fall back to clone when clone3 is unknown, not
-// when it is forbidden, so clone3 is let through: what it makes are threads of
-// that kernel, and new namespaces are that kernel's own.
+// For gVisor the filter runs in its user-space kernel, which knows no error
+// but EPERM there, on which C libraries do not fall back from clone3. So that
+// one is let through: what it makes are threads and namespaces of that kernel.
 func seccompProfile(tier sandbox.Isolation) *specs.LinuxSeccomp {
 	p := seccomp.DefaultProfile(&specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{}}})
 	if len(p.Architectures) > 1 {
@@ -51,15 +51,34 @@ func seccompProfile(tier sandbox.Isolation) *specs.LinuxSeccomp {
 			kept = append(kept, rule)
 		}
 	}
-	p.Syscalls = append(kept, socketRules()...)
+	nosys := uint(unix.ENOSYS)
+	pointed := []specs.LinuxSyscall{{Names: []string{"openat2", "clone3"}, Action: specs.ActErrno, ErrnoRet: &nosys}}
 	if tier == sandbox.GVisor {
-		for i := range p.Syscalls {
-			p.Syscalls[i].Names = slices.DeleteFunc(p.Syscalls[i].Names, func(n string) bool { return n == "clone3" })
-		}
-		p.Syscalls = append(slices.DeleteFunc(p.Syscalls, func(r specs.LinuxSyscall) bool { return len(r.Names) == 0 }),
-			specs.LinuxSyscall{Names: []string{"clone3"}, Action: specs.ActAllow})
+		pointed = []specs.LinuxSyscall{{Names: []string{"clone3"}, Action: specs.ActAllow}}
 	}
+	p.Syscalls = slices.Concat(kept, socketRules(), modeRules(), pointed)
 	return p
+}
+
+// modeRules keep a guest from making setuid and setgid files: through a
+// writable mount they would be the caller's own, for others on the host to
+// run.
+func modeRules() []specs.LinuxSyscall {
+	const special = unix.S_ISUID | unix.S_ISGID
+	without := func(name string, arg uint, bits uint64) specs.LinuxSyscall {
+		return specs.LinuxSyscall{Names: []string{name}, Action: specs.ActAllow, Args: []specs.LinuxSeccompArg{
+			{Index: arg, Value: bits, ValueTwo: 0, Op: specs.OpMaskedEqual},
+		}}
+	}
+	// Without a file to create, open's mode is whatever the register held.
+	const creates = unix.O_CREAT | unix.O_TMPFILE&^unix.O_DIRECTORY
+	return []specs.LinuxSyscall{
+		without("chmod", 1, special), without("fchmod", 1, special),
+		without("fchmodat", 2, special), without("fchmodat2", 2, special),
+		without("creat", 1, special), without("mknod", 1, special), without("mknodat", 2, special),
+		without("open", 2, special), without("open", 1, creates),
+		without("openat", 3, special), without("openat", 2, creates),
+	}
 }
 
 const sockTypeMask = 0xf // the rest of socket's second argument is flags

@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 )
@@ -124,7 +125,7 @@ func (h *host) prepare(b *box, req Request, files *Files) (plan, error) {
 	}
 	files.Stdin, files.Stdout, files.Stderr = b.io.stdin, b.io.stdout, b.io.stderr
 	b.cleanup.add("fifos", func(context.Context) error { return b.io.started() })
-	mounts, err := stageAll(req, filepath.Join(dir, "mnt"), first+guestUID)
+	mounts, err := stageAll(req, filepath.Join(dir, "mnt"), first)
 	if err != nil {
 		return plan{}, fmt.Errorf("container: start: %w", err)
 	}
@@ -180,7 +181,7 @@ func (h *host) create(ctx context.Context, b *box, p plan) error {
 	if b.task, err = c.NewTask(lctx, cio.NullIO); err != nil {
 		return err
 	}
-	b.cleanup.add("task", func(ctx context.Context) error { return deleteTask(ctx, b.task) })
+	b.cleanup.add("task", func(ctx context.Context) error { return deleteTask(ctx, b.task, b.group) })
 	wctx, forsake := context.WithCancel(h.ctx(context.Background()))
 	b.forsake = forsake
 	if b.exited, err = b.task.Wait(wctx); err != nil {
@@ -206,13 +207,28 @@ func leaseOpts(labels map[string]string) []leases.Opt {
 
 func cut(s string) string { return s[:min(len(s), maxLabel)] }
 
-// deleteTask deletes a task that has ended, else kills it first: runsc cannot
-// kill what no longer runs.
-func deleteTask(ctx context.Context, task client.Task) error {
+// deleteTask deletes a task, killing it if it still runs. Where the runtime
+// cannot, as runsc cannot kill what is just ending, the cgroup can.
+func deleteTask(ctx context.Context, task client.Task, group string) error {
 	_, err := task.Delete(ctx)
-	if errdefs.IsFailedPrecondition(err) {
-		_, err = task.Delete(ctx, client.WithProcessKill)
+	if !errdefs.IsFailedPrecondition(err) {
+		return ignoreNotFound(err)
 	}
+	exited, err := task.Wait(ctx)
+	if err != nil {
+		return ignoreNotFound(err)
+	}
+	if task.Kill(ctx, unix.SIGKILL, client.WithKillAll) != nil {
+		if err := signalCgroup(group, unix.SIGKILL); err != nil {
+			return err
+		}
+	}
+	select {
+	case <-exited:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	_, err = task.Delete(ctx)
 	return ignoreNotFound(err)
 }
 

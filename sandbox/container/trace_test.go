@@ -1,0 +1,380 @@
+package container
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// traces is what a box could leave behind on its host.
+type traces struct {
+	Mounts, Cgroups, Folders, Containers, Snapshots, Leases, Processes []string
+	// Descriptors are this process's, by what they lead to, without numbers.
+	Descriptors []string
+}
+
+// trace takes stock. Only what bears this engine's name or folders counts,
+// where others work on the same machine; namespaces and descriptors are this
+// process's own.
+func trace(t *testing.T, h *host) traces {
+	t.Helper()
+	var tr traces
+	ours := func(s string) bool {
+		return strings.Contains(s, h.cfg.StateDir) || strings.Contains(s, lab.dir) || strings.Contains(s, "sandboxd-"+h.cfg.Instance)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		// The one that runsc makes once for all boxes goes with the engine.
+		if ours(line) && !strings.Contains(line, "null-netns") {
+			tr.Mounts = append(tr.Mounts, line)
+		}
+	}
+	for _, g := range hierarchies(cgroupPath(h.cfg.Instance, "")) {
+		below, err := os.ReadDir(g)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range below {
+			if e.IsDir() {
+				tr.Cgroups = append(tr.Cgroups, filepath.Join(g, e.Name()))
+			}
+		}
+	}
+	folders, err := os.ReadDir(h.boxesDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range folders {
+		tr.Folders = append(tr.Folders, e.Name())
+	}
+	ctx := h.ctx(t.Context())
+	cs, err := h.cl.Containers(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range cs {
+		tr.Containers = append(tr.Containers, c.ID())
+	}
+	if err := h.cl.SnapshotService(snapshotter).Walk(ctx, func(_ context.Context, i snapshots.Info) error {
+		tr.Snapshots = append(tr.Snapshots, i.Name)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ls, err := h.cl.LeasesService().List(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range ls {
+		tr.Leases = append(tr.Leases, l.ID)
+	}
+	tr.Processes = processes(t, ours)
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range fds {
+		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil {
+			tr.Descriptors = append(tr.Descriptors, strings.TrimRight(to, "0123456789]"))
+		}
+	}
+	slices.Sort(tr.Descriptors)
+	return tr
+}
+
+// processes are those whose command line or cgroup is ours, but containerd.
+func processes(t *testing.T, ours func(string) bool) []string {
+	t.Helper()
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, d := range dirs {
+		line, err := os.ReadFile(d + "/cmdline")
+		if err != nil {
+			continue
+		}
+		cmd := string(bytes.ReplaceAll(line, []byte{0}, []byte(" ")))
+		group, _ := os.ReadFile(d + "/cgroup")
+		if (strings.Contains(cmd, "-shim-") || strings.Contains(cmd, "runsc") || strings.Contains(cmd, "runc ")) && ours(cmd) || strings.Contains(string(group), "/sandboxd-test/") {
+			out = append(out, filepath.Base(d)+" "+cmd)
+		}
+	}
+	return out
+}
+
+// compare waits a little for what goes by itself (a shim's end), then holds
+// the host to what it was.
+func (before traces) compare(t *testing.T, h *host) {
+	t.Helper()
+	var diff string
+	for range 100 {
+		runtime.GC()
+		after := trace(t, h)
+		slices.Sort(after.Snapshots)
+		slices.Sort(before.Snapshots)
+		// Some of what was there before may be gone by now; no kind may grow.
+		after.Descriptors = grown(before.Descriptors, after.Descriptors)
+		want := before
+		want.Descriptors = nil
+		if diff = cmp.Diff(want, after); diff == "" {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Errorf("the host is not as it was:\n%s", diff)
+}
+
+// warm starts and stops a box, for what the first start opens for good.
+func warm(t *testing.T, h *host) {
+	t.Helper()
+	b, f, err := h.Start(t.Context(), request())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(b.Stop(t.Context()), closeFiles(f)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// grown are the elements of b beyond those of a.
+func grown(a, b []string) []string {
+	a = slices.Clone(a)
+	var out []string
+	for _, s := range b {
+		if i := slices.Index(a, s); i >= 0 {
+			a = slices.Delete(a, i, i+1)
+		} else {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func TestStopLeavesNothing(t *testing.T) {
+	eachTier(t, func(t *testing.T, tier sandbox.Isolation) {
+		h := newHost(t)
+		warm(t, h)
+		before := trace(t, h)
+		for _, how := range []string{"running", "ended", "stubborn", "twice", "cancelled"} {
+			req := request()
+			if how == "stubborn" {
+				req = request("stubborn")
+			}
+			req.Owner, req.Spec.Isolation, req.Gateway = callerUID, tier, true
+			req.Spec.Mounts = []sandbox.Mount{{Source: openPath(t, callerFolder(t)), Target: "/data"}}
+			ctx := t.Context()
+			b, f, err := h.Start(ctx, req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch how {
+			case "ended":
+				if err := f.Stdin.Close(); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := b.Wait(ctx); err != nil {
+					t.Fatal(err)
+				}
+			case "cancelled":
+				c, cancel := context.WithCancel(ctx)
+				cancel()
+				ctx = c
+			}
+			began := time.Now()
+			if err := b.Stop(ctx); err != nil {
+				t.Errorf("%s: stop: %v", how, err)
+			}
+			if how == "twice" {
+				if err := b.Stop(ctx); err != nil {
+					t.Errorf("stop again: %v", err)
+				}
+			}
+			if d := time.Since(began); d > 5*time.Second {
+				t.Errorf("%s: stop took %s", how, d)
+			}
+			e, err := b.Wait(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := map[string]sandbox.Cause{"ended": sandbox.Exited}[how]
+			if want == 0 {
+				want = sandbox.Killed
+			}
+			if e.Cause != want {
+				t.Errorf("%s: exit %+v", how, e)
+			}
+			_ = closeFiles(f)
+			for _, m := range req.Spec.Mounts {
+				_ = m.Source.Close()
+			}
+		}
+		before.compare(t, h)
+	})
+}
+
+// engine is what a child process of the test does: it starts a box of each
+// tier and waits to be killed.
+func engine(args []string) int {
+	address, state, parts, initPath, dgst := args[0], args[1], args[2], args[3], args[4]
+	h, err := New(Config{
+		Address: address, StateDir: state, Instance: "test", Init: initPath, Runc: filepath.Join(parts, "runc"),
+		Runsc: filepath.Join(parts, "runsc"), Shim: filepath.Join(parts, "containerd-shim-runc-v2"), Logger: slog.Default(),
+	})
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	for _, tier := range tiers {
+		req := request()
+		req.Spec.Image.Digest, req.Spec.Isolation, req.Gateway = dgst, tier, true
+		if _, _, err := h.Start(context.Background(), req); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+	}
+	fmt.Println("ready")
+	time.Sleep(time.Hour)
+	return 1
+}
+
+// killedEngine leaves behind what an engine does that is killed.
+func killedEngine(t *testing.T, state string) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self, lab.address, state, lab.parts, lab.init(), lab.digest)
+	cmd.Env = append(os.Environ(), engineEnv+"=1")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if line != "ready\n" {
+		t.Fatalf("engine: %q, %v", line, err)
+	}
+}
+
+func TestCollectAfterACrash(t *testing.T) {
+	neighbourHost := newHost(t, func(c *Config) { c.Instance = "other"; c.IDBase = defaultIDBase + 1000*idRange; c.IDCount = 100 })
+	neighbour := start(t, neighbourHost, request())
+	state := filepath.Join(t.TempDir(), "state")
+	h := newHost(t, func(c *Config) { c.StateDir = state })
+	before := trace(t, h)
+	if err := h.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	killedEngine(t, state)
+	h = newHost(t, func(c *Config) { c.StateDir = state })
+	half(t, h)
+	if left := trace(t, h); len(left.Containers) != 3 || len(left.Cgroups) == 0 || len(left.Folders) != 3 || len(left.Processes) < 4 {
+		t.Fatalf("the crash left only %+v", left)
+	}
+	if err := h.Collect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	before.compare(t, h)
+	if got := neighbour.must("cwd"); got != guestHome {
+		t.Errorf("the neighbour says %q", got)
+	}
+	if err := h.Collect(t.Context()); err != nil {
+		t.Errorf("collect again: %v", err)
+	}
+	g := start(t, h, request())
+	if err := h.Collect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	g.must("cwd") // its own boxes live on
+}
+
+// half leaves behind what a start does that ended halfway: a folder with a
+// mount and fifos, a cgroup with a process, a snapshot and a lease.
+func half(t *testing.T, h *host) {
+	t.Helper()
+	id := "sb-test-half"
+	dir := h.boxDir(id)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s, err := newStdio(dir, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range append(s.held, s.stdin, s.stdout, s.stderr) {
+		_ = f.Close()
+	}
+	req := request()
+	src := callerFolder(t)
+	req.Spec.Mounts = []sandbox.Mount{{Source: openPath(t, src), Target: "/data"}}
+	if _, err := stageAll(req, filepath.Join(dir, "mnt"), defaultIDBase); err != nil {
+		t.Fatal(err)
+	}
+	_ = req.Spec.Mounts[0].Source.Close()
+	ctx := h.ctx(t.Context())
+	img, err := h.cl.GetImage(ctx, imageName(lab.digest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	diffs, err := img.RootFS(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lctx, _, err := h.cl.WithLease(ctx, leaseOpts(h.labels)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.cl.SnapshotService(snapshotter).Prepare(lctx, id, diffs[0].String(), snapshots.WithLabels(h.labels)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if b, err := os.ReadFile(filepath.Join(src, "mine")); err != nil || string(b) != "mine" {
+			t.Errorf("collecting emptied the caller's folder: %q, %v", b, err)
+		}
+	})
+	group := filepath.Join(cgroupRoot, "pids", cgroupPath(h.cfg.Instance, id))
+	if unified() {
+		group = filepath.Join(cgroupRoot, cgroupPath(h.cfg.Instance, id))
+	}
+	if err := os.MkdirAll(group, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	sleeper := exec.Command("sleep", "1000")
+	if err := sleeper.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = sleeper.Wait() }()
+	if err := os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(sleeper.Process.Pid)), 0); err != nil {
+		t.Fatal(err)
+	}
+}
