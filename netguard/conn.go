@@ -61,8 +61,8 @@ func (c *conn) Close() error {
 // abort ends the connection from outside: with a reset, so that a peer does
 // not take the cut for an end.
 func (c *conn) abort() {
-	if t, ok := c.Conn.(*net.TCPConn); ok {
-		_ = t.SetLinger(0)
+	if l, ok := c.Conn.(interface{ SetLinger(sec int) error }); ok {
+		_ = l.SetLinger(0)
 	}
 	_ = c.Close()
 }

@@ -29,6 +29,8 @@ type Egress struct {
 	open   map[*attempt]struct{} // admitted, not yet finished
 	names  map[string]map[string]struct{}
 	idle   func() // closes the HTTP clients' idle connections; may be nil
+
+	sessions sync.WaitGroup // relays of guests' connections; Close waits
 }
 
 // For makes the Egress of one sandbox. A nil policy denies everything.
@@ -140,11 +142,7 @@ func (e *Egress) dial(ctx context.Context, via Via, proto Protocol, network, add
 		a.finish(0, 0)
 		return nil, a.deny(m)
 	}
-	c, err := e.connect(ctx, p, a, m, family(network, m.Addrs))
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
+	return e.connect(ctx, p, a, m, family(network, m.Addrs))
 }
 
 // connect writes the decision, dials the vetted addresses and hands out a
@@ -159,6 +157,9 @@ func (e *Egress) connect(ctx context.Context, p *Policy, a *attempt, m match, ad
 			return nil, denied
 		}
 		return nil, &net.OpError{Op: "dial", Net: a.network, Err: dialCause(err)}
+	}
+	if a.proto == "" && m.needsProof(p, a.target) {
+		return e.proving(p, a, m, raw)
 	}
 	c := newConn(a, raw)
 	if !a.start(remoteAddr(raw), c.abort) {

@@ -33,9 +33,15 @@ func newBench(c Case) (*bench, got, error) {
 	if err != nil {
 		return nil, got{}, err
 	}
+	return newBenchOn(c, z, z)
+}
+
+// newBenchOn asks another resolver than the case's zone itself.
+func newBenchOn(c Case, z *zone, resolver netguard.Resolver) (*bench, got, error) {
 	b := &bench{zone: z}
+	var err error
 	b.guard, err = netguard.New(netguard.Options{
-		Resolver: z,
+		Resolver: resolver,
 		Record: func(r netguard.Record) {
 			b.mu.Lock()
 			defer b.mu.Unlock()

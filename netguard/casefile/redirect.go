@@ -88,14 +88,17 @@ func runRedirect(b *bench, raw json.RawMessage) (got, error) {
 		return refusal(b, err), nil
 	}
 	_ = resp.Body.Close()
-	last := sent[len(sent)-1]
-	hops := len(sent) - 1
+	return c.followed(sent[len(sent)-1], len(sent)-1), nil
+}
+
+// followed is the outcome of a chain that ended with the request last.
+func (c chain) followed(last *http.Request, hops int) got {
 	return got{Outcome: Allow, detail: Detail{
 		FinalURL:    lowerAuthority(last.URL.String()),
 		FinalMethod: last.Method,
 		Sent:        names(last.Header, c.Request.Headers),
 		Hops:        &hops,
-	}}, nil
+	}}
 }
 
 // refusal is a client error as an outcome.
