@@ -170,7 +170,10 @@ func TestManyConnectionsStayBounded(t *testing.T) {
 	if each > connectionBound {
 		t.Errorf("%d bytes each, over %d", each, connectionBound)
 	}
-	if n := len(l.egress.gw.pipes.free); n > maxIdlePipes {
+	pool := &l.egress.gw.pipes
+	pool.mu.Lock()
+	defer pool.mu.Unlock()
+	if n := len(pool.free); n > maxIdlePipes {
 		t.Errorf("%d idle pipes", n)
 	}
 }
