@@ -36,6 +36,7 @@ type session struct {
 	backlog  [][]byte
 	size     int
 	dropped  int
+	kick     chan struct{} // the backlog has grown
 }
 
 // stream is one HTTP response that takes messages.
@@ -48,7 +49,7 @@ type stream struct {
 
 func newSession(h *Handler, id string) *session {
 	s := &session{
-		h: h, id: id, ending: make(chan struct{}), gone: make(chan struct{}),
+		h: h, id: id, ending: make(chan struct{}), gone: make(chan struct{}), kick: make(chan struct{}, 1),
 		requests: map[string]*stream{}, tokens: map[string]*stream{},
 	}
 	s.idle = time.AfterFunc(h.cfg.Idle, s.end)
@@ -119,7 +120,28 @@ func (s *session) emit(m relay.Message, raw []byte) {
 		if m.Kind != relay.Response {
 			s.keep(raw)
 		}
+		return
 	case <-s.ending:
+		return
+	}
+	select {
+	case <-st.left: // perhaps before the message got there
+		s.salvage(st)
+	default:
+	}
+}
+
+// salvage keeps what a stream that was left did not write, for the next one.
+func (s *session) salvage(st *stream) {
+	for {
+		select {
+		case raw := <-st.ch:
+			if m, err := relay.Peek(raw); err == nil && m.Kind != relay.Response {
+				s.keep(raw)
+			}
+		default:
+			return
+		}
 	}
 }
 
@@ -170,6 +192,10 @@ func (s *session) keepLocked(raw []byte) {
 		s.backlog = s.backlog[1:]
 		s.dropped++
 	}
+	select {
+	case s.kick <- struct{}{}: // the general stream, if there is one, takes it
+	default:
+	}
 }
 
 var (
@@ -217,6 +243,7 @@ func (s *session) add(ms []relay.Message, raws [][]byte) (*stream, error) {
 
 // drop forgets a stream whose HTTP side is ending.
 func (s *session) drop(st *stream) {
+	defer s.salvage(st)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for k := range st.ids {
@@ -363,16 +390,12 @@ func (s *session) get(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.general = st
-	old := s.backlog
-	s.backlog, s.size = nil, 0
 	s.mu.Unlock()
 	defer s.drop(st)
 	out := writer{w: w, sse: true}
 	out.begin()
-	for _, raw := range old {
-		if out.message(raw) != nil {
-			return
-		}
+	if s.flush(&out) != nil {
+		return
 	}
 	alive := time.NewTicker(25 * time.Second)
 	defer alive.Stop()
@@ -381,6 +404,8 @@ func (s *session) get(w http.ResponseWriter, r *http.Request) {
 		select {
 		case raw := <-st.ch:
 			err = out.message(raw)
+		case <-s.kick:
+			err = s.flush(&out)
 		case <-alive.C:
 			err = out.comment()
 		case <-r.Context().Done():
@@ -392,4 +417,18 @@ func (s *session) get(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+}
+
+// flush writes the backlog to the general stream.
+func (s *session) flush(out *writer) error {
+	s.mu.Lock()
+	old := s.backlog
+	s.backlog, s.size = nil, 0
+	s.mu.Unlock()
+	for _, raw := range old {
+		if err := out.message(raw); err != nil {
+			return err
+		}
+	}
+	return nil
 }

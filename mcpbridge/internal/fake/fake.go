@@ -10,6 +10,7 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/sandboxd/sandboxd/mcpbridge/relay"
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -26,7 +27,6 @@ type Sandbox struct {
 	done            chan struct{}
 	exit            sandbox.Exit
 	killed          atomic.Bool
-	stdinCloseEnds  bool
 	closeOnce       sync.Once
 	Closed          atomic.Bool
 }
@@ -71,13 +71,25 @@ func (s *Sandbox) Wait(ctx context.Context) (sandbox.Exit, error) {
 	}
 }
 
-// Close closes stdin, and the guest's streams if it has not ended by then.
+// Grace is how long Close waits for a guest whose stdin was closed.
+const Grace = 300 * time.Millisecond
+
+// Close closes stdin, and the guest's streams if it has not ended in time.
 func (s *Sandbox) Close(ctx context.Context) error {
 	s.Closed.Store(true)
 	_ = s.inW.Close()
+	select {
+	case <-s.done:
+	case <-ctx.Done():
+	case <-time.After(Grace):
+	}
 	s.closeOnce.Do(func() {
 		// A guest in the middle of a write that nobody reads must end too.
-		s.killed.Store(true)
+		select {
+		case <-s.done:
+		default:
+			s.killed.Store(true)
+		}
 		_ = s.outR.CloseWithError(io.ErrClosedPipe)
 		_ = s.errR.CloseWithError(io.ErrClosedPipe)
 	})
