@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -23,6 +22,7 @@ type server struct {
 	mounts       []mountSpec
 	policy       *policies.Policy
 	isolation    sandbox.Isolation // 0 leaves the choice to the kind of image
+	dir          string            // where a module's relative path starts; "" is the working folder
 }
 
 // launcher turns servers into sandboxes: command line -> sealed image ->
@@ -51,6 +51,9 @@ func (l *launcher) prepare(ctx context.Context, s server) (*launchable, error) {
 	if err != nil {
 		return nil, usageError{err}
 	}
+	if ref.Kind == images.KindWASM && s.dir != "" && !filepath.IsAbs(ref.Name) {
+		ref.Name = filepath.Join(s.dir, ref.Name)
+	}
 	tier, err := chooseTier(ref, s)
 	if err != nil {
 		return nil, err
@@ -73,10 +76,7 @@ func (l *launcher) prepare(ctx context.Context, s server) (*launchable, error) {
 	}
 	img, err := l.builder.Build(ctx, ref)
 	if err != nil {
-		if errors.Is(err, images.ErrReference) {
-			return nil, usageError{err}
-		}
-		return nil, err
+		return nil, buildError(err)
 	}
 	return &launchable{l: l, srv: s, image: img, args: args, policy: policy, tier: tier}, nil
 }

@@ -84,7 +84,7 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%w: see %s --help", err, cmd.CommandPath())
 	})
-	root.AddCommand(newRun(), newEngine(), newPolicy(), newVersion())
+	root.AddCommand(newRun(), newServe(), newCall(), newEngine(), newPolicy(), newImage(), newVersion())
 	return root
 }
 

@@ -22,7 +22,7 @@ func newPolicy() *cobra.Command {
 		Args:  exactly(0),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newPolicyCheck(), newPolicyTest(), newPolicyShow())
+	cmd.AddCommand(newPolicyCheck(), newPolicyExplain(), newPolicyTest(), newPolicyShow())
 	return cmd
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -19,6 +20,7 @@ type common struct {
 	socket   string
 	resolver string
 	records  string
+	with     []string // distribution packages to add to images
 	verbose  bool
 }
 
@@ -27,6 +29,7 @@ func (c *common) flags(cmd *cobra.Command) {
 	f.StringVar(&c.socket, "engine", envOr("SANDBOXD_ENGINE", defaultSocket), "the engine's socket")
 	f.StringVar(&c.resolver, "resolver", os.Getenv("SANDBOXD_RESOLVER"), "upstream DNS server ADDRESS:PORT (default: the host's)")
 	f.StringVar(&c.records, "records", "", "append decision records as JSON lines to FILE (- for stderr)")
+	f.StringSliceVar(&c.with, "with", nil, "distribution packages to add to the image, such as git")
 	f.BoolVarP(&c.verbose, "verbose", "v", false, "say more on stderr")
 }
 
@@ -52,6 +55,11 @@ func (c *common) open() (*launcher, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	show := &progress{w: os.Stderr}
+	builder, err := newBuilder(c.with, os.Stderr)
+	if err != nil {
+		return nil, nil, err
+	}
 	rec, err := openRecords(c.records, log)
 	if err != nil {
 		return nil, nil, err
@@ -64,12 +72,6 @@ func (c *common) open() (*launcher, func(), error) {
 		}
 		return nil, nil, err
 	}
-	show := &progress{w: os.Stderr}
-	builder, err := images.New(images.Config{CacheDir: filepath.Join(cache, "images"), Logger: log, Progress: show.step})
-	if err != nil {
-		_ = rec.Close()
-		return nil, nil, err
-	}
 	rts := &runtimes{cache: cache, socket: c.socket, log: log, onTransfer: show.transfer}
 	closeAll := func() {
 		ctx, cancel := context.WithTimeout(context.Background(), stopBound)
@@ -80,4 +82,23 @@ func (c *common) open() (*launcher, func(), error) {
 		_ = rec.Close()
 	}
 	return &launcher{builder: builder, guard: guard, runtimes: rts, log: log}, closeAll, nil
+}
+
+// newBuilder makes a builder on the user's cache that tells w what it waits for.
+func newBuilder(with []string, w io.Writer) (*images.Builder, error) {
+	cache, err := cacheDir()
+	if err != nil {
+		return nil, err
+	}
+	show := &progress{w: w}
+	return images.New(images.Config{CacheDir: filepath.Join(cache, "images"), ExtraPackages: with, Progress: show.step})
+}
+
+// buildError gives an image's failure its exit status: a reference that cannot
+// be read is a mistake of the caller's.
+func buildError(err error) error {
+	if errors.Is(err, images.ErrReference) {
+		return usageError{err}
+	}
+	return err
 }

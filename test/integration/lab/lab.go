@@ -54,7 +54,7 @@ func New(t testing.TB) *Lab {
 	for _, a := range []string{AllowedV4, OtherV4, RawV4} {
 		l.run("ip", "-n", l.name, "addr", "add", a+"/32", "dev", "lo")
 	}
-	l.run("ip", "-n", l.name, "addr", "add", AllowedV6+"/128", "dev", "lo")
+	l.run("ip", "-n", l.name, "addr", "add", AllowedV6+"/128", "dev", "lo", "nodad")
 	l.Home = UserDir(t)
 	l.CA = newCA(t)
 	return l

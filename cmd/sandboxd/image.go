@@ -1,0 +1,173 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandboxd/sandboxd/images"
+)
+
+func newImage() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "image",
+		Short: "Build, list and remove sealed images",
+		Args:  exactly(0),
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newImageBuild(), newImageList(), newImageRemove(), newImagePrune())
+	return cmd
+}
+
+// imageView is an image as --json shows it.
+type imageView struct {
+	Ref     string    `json:"ref"`
+	Digest  string    `json:"digest"`
+	Size    int64     `json:"size_bytes"`
+	Created time.Time `json:"created"`
+}
+
+func viewOf(img images.Image) imageView {
+	return imageView{Ref: img.Ref.String(), Digest: img.Digest, Size: img.Size, Created: img.Created}
+}
+
+func newImageBuild() *cobra.Command {
+	var asJSON, update bool
+	var with []string
+	cmd := &cobra.Command{
+		Use:   "build [flags] REF | -- COMMAND…",
+		Short: "Fetch and seal an image, so that runs need no registry",
+		Args:  cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ref, _, err := images.FromCommand(args)
+			if err != nil {
+				return usageError{err}
+			}
+			b, err := newBuilder(with, cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			build := b.Build
+			if update {
+				build = b.Update
+			}
+			img, err := build(cmd.Context(), ref)
+			if err != nil {
+				return buildError(err)
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), viewOf(img))
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), img.Digest)
+			return err
+		},
+	}
+	fl := cmd.Flags()
+	fl.SetInterspersed(false)
+	fl.BoolVar(&asJSON, "json", false, "print the image as JSON")
+	fl.BoolVar(&update, "update", false, "resolve the reference anew instead of using what was locked")
+	fl.StringSliceVar(&with, "with", nil, "distribution packages to add to the image, such as git")
+	return cmd
+}
+
+func newImageList() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List the images that were built here",
+		Args:    exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			b, err := newBuilder(nil, cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			list, err := b.List()
+			if err != nil {
+				return err
+			}
+			return printImages(cmd.OutOrStdout(), list, asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the list as JSON")
+	return cmd
+}
+
+func printImages(w io.Writer, list []images.Image, asJSON bool) error {
+	if asJSON {
+		views := []imageView{}
+		for _, img := range list {
+			views = append(views, viewOf(img))
+		}
+		return writeJSON(w, views)
+	}
+	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(tw, "REFERENCE\tDIGEST\tSIZE\tBUILT")
+	for _, img := range list {
+		fmt.Fprintf(tw, "%s\t%.19s\t%s\t%s\n", img.Ref, img.Digest, size(img.Size), img.Created.Format(time.DateOnly))
+	}
+	return tw.Flush()
+}
+
+func newImageRemove() *cobra.Command {
+	var dry bool
+	var with []string
+	cmd := &cobra.Command{
+		Use:   "rm REF…",
+		Short: "Forget images and remove what no other image needs",
+		Args:  cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef("no image given: %s", cmd.UseLine())
+			}
+			b, err := newBuilder(with, cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			for _, a := range args {
+				ref, _, err := images.FromCommand([]string{a})
+				if err != nil {
+					return usageError{err}
+				}
+				if dry {
+					img, err := b.Inspect(ref)
+					if err != nil {
+						return err
+					}
+					fmt.Fprintf(cmd.OutOrStdout(), "would remove %s (%s)\n", img.Ref, img.Digest)
+					continue
+				}
+				if err := b.Remove(cmd.Context(), ref); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringSliceVar(&with, "with", nil, "the distribution packages that were added at the build")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say what would be removed")
+	return cmd
+}
+
+func newImagePrune() *cobra.Command {
+	return &cobra.Command{
+		Use:   "prune",
+		Short: "Remove layers that no image needs any more",
+		Args:  exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			b, err := newBuilder(nil, cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			n, err := b.Prune(cmd.Context())
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "freed %s\n", size(n))
+			return err
+		},
+	}
+}

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandboxd/sandboxd/cmd/sandboxd/internal/config"
+	"github.com/sandboxd/sandboxd/mcpbridge"
+)
+
+type serveFlags struct {
+	common
+	files     []string
+	listen    string
+	tokenFile string
+}
+
+func newServe() *cobra.Command {
+	var f serveFlags
+	cmd := &cobra.Command{
+		Use:   "serve --config FILE",
+		Short: "Serve sandboxed MCP servers as connectors and as one MCP endpoint",
+		Long: `Serve the MCP servers of a config file, each in its own sandbox:
+
+  GET  /api/v1/automation/connectors                              their descriptors
+  POST /api/v1/automation/connectors/{name}/actions/{key}         call a tool
+  /mcp                                                            all tools as one MCP endpoint
+  /mcp/{server}                                                   one server, unchanged
+
+Several files merge, later ones over earlier ones with the same name. Beyond
+loopback a token is required: --token-file.`,
+		Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if len(f.files) == 0 {
+				return usagef("no config file: sandboxd serve --config FILE (see docs/config.md)")
+			}
+			return f.serve(cmd.Context())
+		},
+	}
+	f.common.flags(cmd)
+	fl := cmd.Flags()
+	fl.StringArrayVarP(&f.files, "config", "c", nil, "config FILE, YAML or TOML (repeatable)")
+	fl.StringVar(&f.listen, "listen", "", "HOST:PORT of the HTTP API (default: the config's, else "+config.DefaultListen+")")
+	fl.StringVar(&f.tokenFile, "token-file", "", "file with the bearer token that callers must send")
+	return cmd
+}
+
+func (f *serveFlags) serve(ctx context.Context) error {
+	cfg, err := config.Load(config.Options{}, f.files...)
+	if err != nil {
+		return usageError{err}
+	}
+	listen := cfg.Listen
+	if f.listen != "" {
+		listen = f.listen
+	}
+	token, err := readToken(f.tokenFile)
+	if err != nil {
+		return err
+	}
+	if token == "" && !isLoopback(listen) {
+		return usagef("listening on %s lets other machines call the tools: give --token-file, or listen on 127.0.0.1", listen)
+	}
+	l, closeAll, err := f.common.open()
+	if err != nil {
+		return err
+	}
+	defer closeAll()
+	for _, w := range cfg.Warnings {
+		l.log.Warn("config", "warning", w.String())
+	}
+	// The port comes before the servers: there is no use in starting them all
+	// to find that nobody could call them.
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", listen)
+	if err != nil {
+		return fmt.Errorf("cannot listen on %s: %w (choose another with --listen)", listen, err)
+	}
+	defer ln.Close()
+	registry, err := mcpbridge.New(bridgeConfig(l, token))
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), stopBound)
+		defer cancel()
+		if err := registry.Close(ctx); err != nil {
+			l.log.Error("not every server could be stopped", "error", err)
+		}
+	}()
+	servers, err := bridgeServers(l, cfg)
+	if err != nil {
+		return err
+	}
+	if err := registry.Add(ctx, servers...); err != nil {
+		return err
+	}
+	return serveHTTP(ctx, ln, registry, len(servers))
+}
+
+// serveHTTP serves until ctx ends, then lets calls under way finish.
+func serveHTTP(ctx context.Context, ln net.Listener, registry *mcpbridge.Registry, n int) error {
+	srv := &http.Server{Handler: registry.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(ln) }()
+	base := "http://" + ln.Addr().String()
+	fmt.Fprintf(os.Stderr, "sandboxd: serving %d server(s) at %s\n", n, base)
+	fmt.Fprintf(os.Stderr, "  connectors: %s/api/v1/automation/connectors\n  MCP:        %s/mcp\n", base, base)
+	go tryThis(ctx, registry, base)
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	stop, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if err := srv.Shutdown(stop); err != nil {
+		_ = srv.Close() // event streams never end by themselves
+	}
+	if err := <-done; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// tryThis prints one call to try, once a server has come up.
+func tryThis(ctx context.Context, registry *mcpbridge.Registry, base string) {
+	if err := registry.Ready(ctx); err != nil && ctx.Err() != nil {
+		return
+	}
+	for _, c := range registry.Connectors() {
+		d := c.Descriptor()
+		if len(d.Actions) == 0 {
+			continue
+		}
+		action := d.Actions[0]
+		args := `{}`
+		if i := slices.IndexFunc(d.Actions, func(a mcpbridge.Action) bool { return a.Key == "echo" }); i >= 0 {
+			action, args = d.Actions[i], `{"message":"hello"}`
+		}
+		fmt.Fprintf(os.Stderr, "  try:        sandboxd call --server %s %s %s '%s'\n", base, d.Name, action.Key, args)
+		return
+	}
+}
+
+func bridgeConfig(l *launcher, token string) mcpbridge.Config {
+	cfg := mcpbridge.Config{Name: "sandboxd", Version: version, Logger: l.log}
+	if token != "" {
+		cfg.AllowedHosts = []string{"*"} // the token, not the name, is the proof
+		cfg.Authorize = func(r *http.Request) error {
+			got, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+			if !ok || subtle.ConstantTimeCompare([]byte(got), []byte(token)) != 1 {
+				return errors.New("no valid bearer token")
+			}
+			return nil
+		}
+	}
+	return cfg
+}
+
+// readToken reads a token file that others must not be able to read.
+func readToken(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	fi, err := os.Stat(path)
+	if err != nil {
+		return "", usageError{fmt.Errorf("--token-file: %w", err)}
+	}
+	if fi.Mode().Perm()&0o077 != 0 {
+		return "", usagef("--token-file %s can be read by others: chmod 600 it", path)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", usageError{fmt.Errorf("--token-file: %w", err)}
+	}
+	token := strings.TrimSpace(string(b))
+	if len(token) < 16 {
+		return "", usagef("--token-file %s: a token has at least 16 characters", path)
+	}
+	return token, nil
+}
+
+func isLoopback(listen string) bool {
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return false
+	}
+	if host == "localhost" {
+		return true
+	}
+	a, err := netip.ParseAddr(host)
+	return err == nil && a.IsLoopback()
+}

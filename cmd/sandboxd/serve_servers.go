@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/sandboxd/sandboxd/cmd/sandboxd/internal/config"
+	"github.com/sandboxd/sandboxd/mcpbridge"
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// bridgeServers turns a config's servers into the bridge's.
+func bridgeServers(l *launcher, cfg *config.Config) ([]mcpbridge.Server, error) {
+	var out []mcpbridge.Server
+	for _, s := range cfg.Servers {
+		if s.Transport != config.Stdio {
+			return nil, usagef("server %s: transport %s is not served yet: only stdio servers are", s.ID, s.Transport)
+		}
+		start := &starter{l: l, srv: stdioServer(cfg.Tenant, s)}
+		out = append(out, mcpbridge.Server{
+			Name: s.ID, Label: s.Label, Required: s.Required, Start: start.start,
+			ToolsAllowlist: both(s.ToolsAllowlist, s.Policy.Tools.Allow),
+			Include:        both(s.Include, s.Policy.Tools.Include),
+		})
+	}
+	return out, nil
+}
+
+func stdioServer(tenant string, s config.Server) server {
+	srv := server{
+		tenant: tenant, name: s.ID, command: append([]string{s.Command}, s.Args...),
+		policy: s.Policy, isolation: s.Isolation, dir: s.Dir,
+	}
+	for _, v := range s.Env {
+		srv.env = append(srv.env, v.Name+"="+v.Value.Reveal())
+	}
+	for _, m := range s.Mounts {
+		srv.mounts = append(srv.mounts, mountSpec{source: m.Source, target: m.Target, readWrite: m.ReadWrite})
+	}
+	return srv
+}
+
+// both narrows one list by another; nil stands for everything.
+func both(a, b []string) []string {
+	switch {
+	case a == nil:
+		return b
+	case b == nil:
+		return a
+	}
+	out := []string{}
+	for _, x := range a {
+		if slices.Contains(b, x) {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// starter starts one server again and again, and seals its image the first
+// time.
+type starter struct {
+	l   *launcher
+	srv server
+
+	mu    sync.Mutex
+	ready *launchable
+}
+
+func (s *starter) start(ctx context.Context) (sandbox.Sandbox, error) {
+	p, err := s.prepare(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return p.start(ctx)
+}
+
+func (s *starter) prepare(ctx context.Context) (*launchable, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ready != nil {
+		return s.ready, nil
+	}
+	p, err := s.l.prepare(ctx, s.srv)
+	if err != nil {
+		return nil, err
+	}
+	s.ready = p
+	return p, nil
+}
