@@ -57,8 +57,9 @@ func (b *box) Wait(ctx context.Context) (sandbox.Exit, error) {
 	}
 }
 
-// watch owns the box's one goroutine, which ends when the guest has.
-func (b *box) watch() {
+// watch owns the box's one goroutine, which ends when the guest has. ctx has
+// no end of its own.
+func (b *box) watch(ctx context.Context) {
 	b.watched = true
 	go func() {
 		defer close(b.done)
@@ -72,11 +73,11 @@ func (b *box) watch() {
 		for {
 			select {
 			case status := <-b.exited:
-				b.exit = b.ended(status, late)
+				b.exit = b.ended(ctx, status, late)
 				return
 			case <-deadline:
 				late, deadline = true, nil
-				if err := b.kill(); err != nil {
+				if err := b.kill(ctx); err != nil {
 					b.log.Error("kill at deadline failed", "sandbox", b.id, "error", err)
 				}
 			}
@@ -86,8 +87,8 @@ func (b *box) watch() {
 
 // kill ends every process of the box: the first one's death is the end of
 // its process namespace.
-func (b *box) kill() error {
-	ctx, cancel := context.WithTimeout(b.ctx(context.Background()), cleanupBound)
+func (b *box) kill(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupBound)
 	defer cancel()
 	err := ignoreNotFound(b.task.Kill(ctx, unix.SIGKILL, client.WithKillAll))
 	if err == nil {
@@ -97,12 +98,12 @@ func (b *box) kill() error {
 }
 
 // ended turns containerd's status into an Exit.
-func (b *box) ended(status client.ExitStatus, late bool) sandbox.Exit {
+func (b *box) ended(ctx context.Context, status client.ExitStatus, late bool) sandbox.Exit {
 	use := readUsage(b.group)
 	e := sandbox.Exit{PeakMemoryBytes: use.peakMemory, PeakPIDs: use.peakPIDs}
 	if err := status.Error(); err != nil {
 		// Nobody can say what became of the guest; see that it is gone.
-		ctx, cancel := context.WithTimeout(context.Background(), cleanupBound)
+		ctx, cancel := context.WithTimeout(ctx, cleanupBound)
 		defer cancel()
 		if err := killCgroup(ctx, b.group); err != nil {
 			b.log.Error("kill after a host fault failed", "sandbox", b.id, "error", err)
@@ -131,6 +132,7 @@ func (b *box) Stop(ctx context.Context) error {
 	if b.stopped {
 		return nil
 	}
+	ctx = b.ctx(ctx)
 	b.ladder(ctx)
 	if err := b.undo(ctx); err != nil {
 		return fmt.Errorf("container: stop %s: %w", b.id, err)
@@ -154,10 +156,10 @@ func (b *box) ladder(ctx context.Context) {
 			return
 		}
 	}
-	if err := b.kill(); err != nil {
+	if err := b.kill(ctx); err != nil {
 		b.log.Error("kill failed", "sandbox", b.id, "error", err)
 	}
-	if !b.gone(context.Background(), cleanupBound/3) {
+	if !b.gone(context.WithoutCancel(ctx), cleanupBound/3) {
 		b.log.Error("killed sandbox has not ended", "sandbox", b.id)
 	}
 }
@@ -179,7 +181,7 @@ func (b *box) gone(ctx context.Context, atMost time.Duration) bool {
 // under gVisor the cgroup's are its own, and its kernel knows the guest's.
 func (b *box) terminate(ctx context.Context) error {
 	if b.gvisor {
-		return ignoreNotFound(b.task.Kill(b.ctx(ctx), unix.SIGTERM, client.WithKillAll))
+		return ignoreNotFound(b.task.Kill(ctx, unix.SIGTERM, client.WithKillAll))
 	}
 	return signalCgroup(b.group, unix.SIGTERM)
 }
@@ -187,7 +189,7 @@ func (b *box) terminate(ctx context.Context) error {
 // undo removes every trace, on a context of its own. In the end the watcher
 // is told to give up, if it still waits.
 func (b *box) undo(ctx context.Context) error {
-	end, cancel := context.WithTimeout(b.ctx(context.WithoutCancel(ctx)), cleanupBound)
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupBound)
 	defer cancel()
 	err := b.cleanup.run(end)
 	if b.forsake != nil {

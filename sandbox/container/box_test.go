@@ -1,8 +1,12 @@
 package container
 
 import (
+	"errors"
 	"io"
+	"os"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -90,4 +94,91 @@ func TestExitCauses(t *testing.T) {
 			})
 		}
 	})
+}
+
+// TestManyAtOnce: boxes start, talk and end side by side, and a Close in
+// between ends those that are there.
+func TestManyAtOnce(t *testing.T) {
+	h := newHost(t)
+	warm(t, h)
+	before := trace(t, h)
+	var wg sync.WaitGroup
+	for i := range 12 {
+		wg.Go(func() {
+			req := request("cat")
+			req.Spec.Isolation, req.Gateway = tiers[i%len(tiers)], true
+			b, f, err := h.Start(t.Context(), req)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_, _ = io.WriteString(f.Stdin, "hello")
+			_ = f.Stdin.Close()
+			if got, err := io.ReadAll(f.Stdout); err != nil || string(got) != "hello" {
+				t.Errorf("said %q, %v", got, err)
+			}
+			if err := errors.Join(b.Stop(t.Context()), ignoreClosed(closeFiles(f))); err != nil && !errors.Is(err, os.ErrClosed) {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	before.compare(t, h)
+}
+
+// TestCloseEndsBoxes: Close leaves no box, running or starting, and nothing
+// starts after it.
+func TestCloseEndsBoxes(t *testing.T) {
+	h := newHost(t)
+	other := newHost(t, func(c *Config) { c.Instance = "other"; c.IDBase = defaultIDBase + 1000*idRange; c.IDCount = 100 })
+	before := trace(t, other)
+	running, files, err := h.Start(t.Context(), request())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = closeFiles(files) }()
+	began := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			began <- struct{}{}
+			_, f, err := h.Start(t.Context(), request())
+			if err != nil && !errors.Is(err, sandbox.ErrClosed) {
+				t.Error(err)
+			}
+			_ = closeFiles(f)
+		})
+		<-began
+	}
+	if err := h.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	if e, err := running.Wait(t.Context()); err != nil || e.Cause != sandbox.Killed {
+		t.Errorf("exit %+v, %v", e, err)
+	}
+	if _, _, err := h.Start(t.Context(), request()); !errors.Is(err, sandbox.ErrClosed) {
+		t.Errorf("start after close: %v", err)
+	}
+	if left := trace(t, other); !slices.Equal(left.Containers, before.Containers) {
+		t.Errorf("left behind: %q", left.Containers)
+	}
+}
+
+func TestStateFolderHasOneOwner(t *testing.T) {
+	h := newHost(t)
+	if _, err := New(h.cfg); err == nil || !strings.Contains(err.Error(), "in use") {
+		t.Errorf("a second host on the same folder: %v", err)
+	}
+}
+
+func TestUnavailableTiers(t *testing.T) {
+	h := newHost(t, func(c *Config) { c.Runsc = "" })
+	for _, tier := range []sandbox.Isolation{sandbox.GVisor, sandbox.Kata, sandbox.WASM} {
+		req := request()
+		req.Spec.Isolation = tier
+		if _, _, err := h.Start(t.Context(), req); !errors.Is(err, sandbox.ErrUnavailable) {
+			t.Errorf("%s: %v", tier, err)
+		}
+	}
 }

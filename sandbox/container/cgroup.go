@@ -114,7 +114,7 @@ func killCgroup(ctx context.Context, group string) error {
 	for {
 		var errs []error
 		for _, dir := range hierarchies(group) {
-			errs = append(errs, killIn(dir), removeTree(dir))
+			errs = append(errs, signalIn(dir, unix.SIGKILL), removeTree(dir))
 		}
 		err := errors.Join(errs...)
 		if err == nil {
@@ -128,8 +128,6 @@ func killCgroup(ctx context.Context, group string) error {
 	}
 }
 
-func killIn(dir string) error { return signalIn(dir, unix.SIGKILL) }
-
 // signalCgroup sends a signal to every process of the group.
 func signalCgroup(group string, sig unix.Signal) error {
 	dir := filepath.Join(cgroupRoot, group)
@@ -139,26 +137,34 @@ func signalCgroup(group string, sig unix.Signal) error {
 	return signalIn(dir, sig)
 }
 
+// signalIn signals every process in the group and in those below it. A group
+// that vanishes meanwhile has none.
 func signalIn(dir string, sig unix.Signal) error {
-	return filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {
-		if err != nil || d.IsDir() || d.Name() != "cgroup.procs" {
-			return nil //nolint:nilerr // a group that vanished needs no killing
-		}
-		b, err := os.ReadFile(p)
-		if err != nil {
-			return nil //nolint:nilerr // likewise
-		}
-		for _, f := range strings.Fields(string(b)) {
-			pid, err := strconv.Atoi(f)
-			if err != nil || pid <= 1 {
-				continue
-			}
-			if err := unix.Kill(pid, sig); err != nil && !errors.Is(err, unix.ESRCH) {
-				return fmt.Errorf("signal %d: %w", pid, err)
-			}
-		}
+	b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	if err != nil {
 		return nil
-	})
+	}
+	for _, f := range strings.Fields(string(b)) {
+		pid, err := strconv.Atoi(f)
+		if err != nil || pid <= 1 {
+			continue
+		}
+		if err := unix.Kill(pid, sig); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("signal %d: %w", pid, err)
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			if err := signalIn(filepath.Join(dir, e.Name()), sig); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // removeTree removes a cgroup and those below it, deepest first.

@@ -29,12 +29,31 @@ var kernelFS = []int64{
 // reserved are the targets that belong to the tier's own layout.
 var reserved = []string{"/proc", "/sys", "/dev", "/etc/resolv.conf", "/etc/hosts"}
 
-// checkMount refuses what no box may show its guest.
+// checkMounts refuses what no box may show its guest. One mount in another
+// is refused since its mount point would have to be made in the caller's
+// folder.
+func checkMounts(ms []sandbox.Mount) error {
+	for _, m := range ms {
+		if err := checkMount(m); err != nil {
+			return err
+		}
+		for _, other := range ms {
+			if strings.HasPrefix(other.Target, m.Target+"/") {
+				return fmt.Errorf("%w: mount target %.200q lies in another's", sandbox.ErrInvalid, other.Target)
+			}
+		}
+	}
+	return nil
+}
+
 func checkMount(m sandbox.Mount) error {
 	for _, r := range reserved {
 		if m.Target == r || strings.HasPrefix(m.Target, r+"/") || strings.HasPrefix(r, m.Target+"/") {
 			return fmt.Errorf("%w: mount target %.200q is reserved", sandbox.ErrInvalid, m.Target)
 		}
+	}
+	if strings.HasPrefix(guestHome, m.Target+"/") {
+		return fmt.Errorf("%w: mount target %.200q would hide %s", sandbox.ErrInvalid, m.Target, guestHome)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(int(m.Source.Fd()), &st); err != nil {

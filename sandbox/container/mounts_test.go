@@ -2,6 +2,7 @@ package container
 
 import (
 	"errors"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -155,6 +156,38 @@ func TestMountTricks(t *testing.T) {
 	})
 }
 
+// TestSocketInAMount: a socket file in a mount is no way to the host.
+func TestSocketInAMount(t *testing.T) {
+	eachTier(t, func(t *testing.T, tier sandbox.Isolation) {
+		dir := callerFolder(t)
+		l, err := net.Listen("unix", filepath.Join(dir, "sock"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		if err := os.Chmod(filepath.Join(dir, "sock"), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		h := newHost(t)
+		req := request()
+		req.Owner, req.Spec.Isolation = callerUID, tier
+		req.Spec.Mounts = []sandbox.Mount{{Source: openPath(t, dir), Target: "/data"}}
+		if a := start(t, h, req).do("dial", "unix", "/data/sock"); a.Err == "" {
+			t.Error("the guest reached a socket of the host's")
+		}
+		// Shown to work where nothing keeps it from it, and own sockets work.
+		if c, err := net.Dial("unix", filepath.Join(dir, "sock")); err != nil {
+			t.Error(err)
+		} else {
+			_ = c.Close()
+		}
+		req.Spec.Mounts = nil
+		if got := start(t, h, req).must("loopback", "/tmp/own"); got != "self" {
+			t.Errorf("own socket: %q", got)
+		}
+	})
+}
+
 func TestMountsThatAreRefused(t *testing.T) {
 	h := newHost(t)
 	dir := t.TempDir()
@@ -175,6 +208,7 @@ func TestMountsThatAreRefused(t *testing.T) {
 		"over proc":    {Source: openPath(t, dir), Target: "/proc/self"},
 		"over dev":     {Source: openPath(t, dir), Target: "/dev"},
 		"over resolv":  {Source: openPath(t, dir), Target: "/etc"},
+		"over home":    {Source: openPath(t, dir), Target: "/home"},
 		"not absolute": {Source: openPath(t, dir), Target: "data"},
 		"not clean":    {Source: openPath(t, dir), Target: "/data/../etc"},
 		"closed":       {Source: closed, Target: "/data"},
@@ -184,6 +218,11 @@ func TestMountsThatAreRefused(t *testing.T) {
 		if _, _, err := h.Start(t.Context(), req); !errors.Is(err, sandbox.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	req := request()
+	req.Spec.Mounts = []sandbox.Mount{{Source: openPath(t, dir), Target: "/a/b"}, {Source: openPath(t, dir), Target: "/a"}}
+	if _, _, err := h.Start(t.Context(), req); !errors.Is(err, sandbox.ErrInvalid) {
+		t.Errorf("nested: %v", err)
 	}
 	if left, err := os.ReadDir(h.boxesDir()); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)

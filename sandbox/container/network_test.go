@@ -302,8 +302,10 @@ func TestWithoutGatewayThereIsOnlyLoopback(t *testing.T) {
 
 func TestOpenRefusesWhatIsNoOpening(t *testing.T) {
 	for _, o := range []Opening{
-		{}, opening("10.0.0.1/8", 0), opening("10.0.0.0/8", time.Minute), opening("::ffff:10.0.0.0/104", 0),
-		opening("10.0.0.0/8", -1), {Prefix: netip.MustParsePrefix("10.0.0.0/8"), Ports: []uint16{}},
+		{},
+		opening("10.0.0.1/8", 0), opening("10.0.0.0/8", time.Minute), opening("::ffff:10.0.0.0/104", 0),
+		opening("10.0.0.0/8", -1),
+		{Prefix: netip.MustParsePrefix("10.0.0.0/8"), Ports: []uint16{}},
 	} {
 		if err := checkOpening(o); err == nil {
 			t.Errorf("%+v was accepted", o)

@@ -78,8 +78,12 @@ func (r *ruleset) close() error {
 }
 
 func (r *ruleset) addSets() error {
+	var id uint32
 	set := func(name string, types ...nftables.SetDatatype) (*nftables.Set, error) {
-		s := &nftables.Set{Table: r.table, Name: name, KeyType: types[0], HasTimeout: true, Size: maxPins}
+		// Numbered here, since the library counts in a variable of its package
+		// that nothing guards.
+		id++
+		s := &nftables.Set{Table: r.table, ID: id, Name: name, KeyType: types[0], HasTimeout: true, Size: maxPins}
 		if len(types) > 1 {
 			key, err := nftables.ConcatSetType(types...)
 			if err != nil {

@@ -39,7 +39,11 @@ var neverAllowed = map[string]bool{
 // For gVisor the filter runs in its user-space kernel, which knows no error
 // but EPERM there, on which C libraries do not fall back from clone3. So that
 // one is let through: what it makes are threads and namespaces of that kernel.
-func seccompProfile(tier sandbox.Isolation) *specs.LinuxSeccomp {
+//
+// A box with mounts gets no Unix sockets but pairs: a socket file in a mount,
+// even a read-only one, leads to whatever on the host listens there. Without
+// mounts there is none to be found.
+func seccompProfile(tier sandbox.Isolation, mounts bool) *specs.LinuxSeccomp {
 	p := seccomp.DefaultProfile(&specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{}}})
 	if len(p.Architectures) > 1 {
 		p.Architectures = p.Architectures[:1]
@@ -56,7 +60,7 @@ func seccompProfile(tier sandbox.Isolation) *specs.LinuxSeccomp {
 	if tier == sandbox.GVisor {
 		pointed = []specs.LinuxSyscall{{Names: []string{"clone3"}, Action: specs.ActAllow}}
 	}
-	p.Syscalls = slices.Concat(kept, socketRules(), modeRules(), pointed)
+	p.Syscalls = slices.Concat(kept, socketRules(!mounts), modeRules(), pointed)
 	return p
 }
 
@@ -83,10 +87,10 @@ func modeRules() []specs.LinuxSyscall {
 
 const sockTypeMask = 0xf // the rest of socket's second argument is flags
 
-// socketRules allow TCP, UDP, Unix sockets and the routing netlink that name
+// socketRules allow TCP, UDP, local sockets if asked and the routing netlink that name
 // look-ups and interface lists use; every other family, raw sockets and other
 // transports are refused.
-func socketRules() []specs.LinuxSyscall {
+func socketRules(local bool) []specs.LinuxSyscall {
 	is := func(index uint, value uint64) specs.LinuxSeccompArg {
 		return specs.LinuxSeccompArg{Index: index, Value: value, Op: specs.OpEqualTo}
 	}
@@ -98,10 +102,12 @@ func socketRules() []specs.LinuxSyscall {
 	}
 	rules := []specs.LinuxSyscall{
 		rule("socketpair", is(0, unix.AF_UNIX)),
-		rule("socket", is(0, unix.AF_UNIX)),
 		rule("socket", is(0, unix.AF_NETLINK), is(2, unix.NETLINK_ROUTE)),
 		rule("personality", is(0, 0)), // Linux, and the query
 		rule("personality", is(0, 0xffffffff)),
+	}
+	if local {
+		rules = append(rules, rule("socket", is(0, unix.AF_UNIX)))
 	}
 	for _, family := range []uint64{unix.AF_INET, unix.AF_INET6} {
 		for _, proto := range []uint64{0, unix.IPPROTO_TCP} {

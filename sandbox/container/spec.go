@@ -83,7 +83,7 @@ func buildSpec(p plan) *specs.Spec {
 			UIDMappings:   idMappings(p.hostID),
 			GIDMappings:   idMappings(p.hostID),
 			Resources:     guestResources(p),
-			Seccomp:       seccompProfile(p.spec.Isolation),
+			Seccomp:       seccompProfile(p.spec.Isolation, len(p.mounts) > 0),
 			MaskedPaths:   maskedPaths(),
 			ReadonlyPaths: []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys"},
 		},
@@ -110,8 +110,12 @@ func guestEnv(env []string) []string {
 
 func guestNamespaces(p plan) []specs.LinuxNamespace {
 	return []specs.LinuxNamespace{
-		{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace},
-		{Type: specs.MountNamespace}, {Type: specs.CgroupNamespace}, {Type: specs.UserNamespace},
+		{Type: specs.PIDNamespace},
+		{Type: specs.IPCNamespace},
+		{Type: specs.UTSNamespace},
+		{Type: specs.MountNamespace},
+		{Type: specs.CgroupNamespace},
+		{Type: specs.UserNamespace},
 		{Type: specs.NetworkNamespace, Path: p.netns},
 	}
 }

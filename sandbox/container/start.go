@@ -51,7 +51,7 @@ func (h *host) Start(ctx context.Context, req Request) (_ Box, _ Files, err erro
 		return nil, Files{}, fmt.Errorf("container: start: %w", err)
 	}
 	b.cleanup.add("entry", func(context.Context) error { h.forget(b.id); return nil })
-	b.watch()
+	b.watch(context.WithoutCancel(ctx))
 	h.end(b.id, b)
 	return b, files, nil
 }
@@ -61,10 +61,8 @@ func (h *host) check(req Request) error {
 	if err := req.Spec.Validate(); err != nil {
 		return err
 	}
-	for _, m := range req.Spec.Mounts {
-		if err := checkMount(m); err != nil {
-			return err
-		}
+	if err := checkMounts(req.Spec.Mounts); err != nil {
+		return err
 	}
 	if dir := req.Spec.Dir; dir != "" && (!filepath.IsAbs(dir) || filepath.Clean(dir) != dir) {
 		return fmt.Errorf("%w: working folder %.200q must be an absolute, clean path", sandbox.ErrInvalid, dir)
@@ -182,7 +180,7 @@ func (h *host) create(ctx context.Context, b *box, p plan) error {
 		return err
 	}
 	b.cleanup.add("task", func(ctx context.Context) error { return deleteTask(ctx, b.task, b.group) })
-	wctx, forsake := context.WithCancel(h.ctx(context.Background()))
+	wctx, forsake := context.WithCancel(context.WithoutCancel(ctx))
 	b.forsake = forsake
 	if b.exited, err = b.task.Wait(wctx); err != nil {
 		return err

@@ -180,7 +180,11 @@ func network(op string, args []string) (string, error) {
 		n, err := c.Read(b)
 		return string(b[:n]), err
 	case "loopback": // talks to itself
-		l, err := net.Listen("tcp", args[0])
+		kind := "tcp"
+		if strings.HasPrefix(args[0], "/") {
+			kind = "unix"
+		}
+		l, err := net.Listen(kind, args[0])
 		if err != nil {
 			return "", err
 		}
@@ -192,7 +196,7 @@ func network(op string, args []string) (string, error) {
 				c.Close()
 			}
 		}()
-		return network("dial", []string{"tcp", l.Addr().String()})
+		return network("dial", []string{kind, l.Addr().String()})
 	case "interfaces":
 		ifs, err := net.Interfaces()
 		var names []string
