@@ -87,11 +87,11 @@ func (s *session) serve(ctx context.Context) error {
 	target, proto := s.door.target, ProtocolTCP
 	if !s.door.raw {
 		m, target, proto = s.prove(ctx)
-		if !m.Allow {
-			return s.refuse(m)
-		}
 	}
-	s.retarget(target, proto)
+	s.retarget(target, proto) // a refusal names what the guest asked for, too
+	if !m.Allow {
+		return s.refuse(m)
+	}
 	s.a.allow(m)
 	origin, err := s.e.dialVetted(ctx, s.p, m, target, m.Addrs)
 	if err != nil {

@@ -119,11 +119,17 @@ func (s *session) judgeNext(n int) error {
 	}
 	at := netip.AddrPortFrom(s.a.remote.Addr(), s.dst.Port())
 	m, t := s.e.judgeHead(p, d, at, "", head)
-	if !m.Allow {
-		return s.refuse(m)
-	}
-	if t != s.a.target {
+	was := s.a.target
+	changed := t != was && t != (Target{})
+	if changed {
 		s.retarget(t, s.a.proto)
+	}
+	if !m.Allow {
+		err := s.refuse(m)
+		s.retarget(was, s.a.proto) // the close line is about what was open
+		return err
+	}
+	if changed {
 		s.a.allow(m)
 	}
 	s.head, s.headLen = head, n

@@ -38,7 +38,7 @@ func (e *Egress) Literals() iter.Seq2[netip.Prefix, []uint16] {
 			_, ok := e.guard.classify(p, e.subject.Registry, a)
 			return ok && p.denyNets.find(a) == nil
 		}
-		for _, n := range p.allowNets.prefixes() {
+		for n := range p.allowNets.prefixes() {
 			for _, r := range n.rules {
 				ports := listPorts(r.ports)
 				if !carve(r.prefix, cuts, open, func(q netip.Prefix) bool { return yield(q, ports) }) {
@@ -57,17 +57,11 @@ func (e *Egress) Literals() iter.Seq2[netip.Prefix, []uint16] {
 	}
 }
 
-// prefixes is the set of the table's prefixes, each with its node.
-func (t *prefixTable) prefixes() map[netip.Prefix]*prefixNode {
-	all := make(map[netip.Prefix]*prefixNode)
-	for p := range t.each {
-		n := t.find(p.Addr())
-		for n != nil && n.prefix != p {
-			n = n.parent
-		}
-		if n != nil {
-			all[p] = n
-		}
+// prefixes is the set of the table's prefixes.
+func (t *prefixTable) prefixes() map[*prefixNode]struct{} {
+	all := make(map[*prefixNode]struct{})
+	for n := range t.each {
+		all[n] = struct{}{}
 	}
 	return all
 }
@@ -92,8 +86,8 @@ func (e *Egress) cuts(p *Policy) []netip.Prefix {
 		tables = append(tables, t)
 	}
 	for _, t := range tables {
-		for p := range t.prefixes() {
-			cuts = append(cuts, p)
+		for n := range t.prefixes() {
+			cuts = append(cuts, n.prefix)
 		}
 	}
 	if p.nat64 {

@@ -64,13 +64,20 @@ func (c named) RemoteAddr() net.Addr { return c.remote }
 
 func newLab(t testing.TB, cfg Config) *lab {
 	t.Helper()
+	l := &lab{t: t, servers: map[netip.AddrPort]string{}}
+	l.start(cfg, &l.names)
+	return l
+}
+
+func (l *lab) start(cfg Config, upstream Resolver) {
+	t := l.t
+	t.Helper()
 	p, err := Compile(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &lab{t: t, servers: map[netip.AddrPort]string{}}
 	l.guard, err = New(Options{
-		Resolver: &l.names,
+		Resolver: upstream,
 		Record: func(r Record) {
 			l.mu.Lock()
 			defer l.mu.Unlock()
@@ -84,7 +91,6 @@ func newLab(t testing.TB, cfg Config) *lab {
 	}
 	l.egress = l.guard.For(Subject{Tenant: "t", Sandbox: "s"}, p)
 	t.Cleanup(func() { _ = l.egress.Close() })
-	return l
 }
 
 func (l *lab) dial(ctx context.Context, network string, addr netip.AddrPort, control Control) (net.Conn, error) {
