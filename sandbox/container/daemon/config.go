@@ -5,6 +5,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -141,6 +142,7 @@ var programs = []string{"containerd", "containerd-shim-runc-v2", "runc"}
 
 // trusted makes sure that nobody but root or this user chose the programs.
 func (c *Config) trusted() error {
+	// The folder that links may lead from: who writes it chooses the programs.
 	dir, err := filepath.EvalSymlinks(c.BinDir)
 	if err != nil {
 		return missing("containerd's programs are not in " + c.BinDir)
@@ -149,15 +151,27 @@ func (c *Config) trusted() error {
 		return err
 	}
 	for _, name := range programs {
-		path, err := filepath.EvalSymlinks(filepath.Join(dir, name))
-		if err != nil {
+		switch err := Trusted(filepath.Join(dir, name)); {
+		case errors.Is(err, fs.ErrNotExist):
 			return missing(name + " is not in " + c.BinDir)
-		}
-		if err := ownedOnly(path); err != nil {
+		case err != nil:
 			return err
 		}
 	}
 	return nil
+}
+
+// Trusted returns an error where somebody other than root or this user could
+// change the program at path, itself or through its folder.
+func Trusted(path string) error {
+	path, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return err
+	}
+	if err := ownedOnly(filepath.Dir(path)); err != nil {
+		return err
+	}
+	return ownedOnly(path)
 }
 
 func ownedOnly(path string) error {
