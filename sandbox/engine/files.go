@@ -69,14 +69,14 @@ func unpackFiles(present uint8, list []*os.File) (container.Files, error) {
 func pollable(f *os.File) (*os.File, error) {
 	var copied *os.File
 	err := withDescriptors([]*os.File{f}, nil, func(fds []int) error {
-		fd, err := unix.FcntlInt(uintptr(fds[0]), unix.F_DUPFD_CLOEXEC, 3) //nolint:gosec // a descriptor
+		fd, err := unix.FcntlInt(uintptr(fds[0]), unix.F_DUPFD_CLOEXEC, 3)
 		if err != nil {
 			return err
 		}
 		if err := unix.SetNonblock(fd, true); err != nil {
 			return errors.Join(err, unix.Close(fd))
 		}
-		copied = os.NewFile(uintptr(fd), f.Name()) //nolint:gosec // a descriptor
+		copied = os.NewFile(uintptr(fd), f.Name())
 		return nil
 	})
 	if err != nil {

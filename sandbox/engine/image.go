@@ -58,7 +58,7 @@ func (c *Client) handOver(ctx context.Context, s *session, image sandbox.Image) 
 	r, err := s.take(ctx, call)
 	if err != nil {
 		if ctx.Err() != nil {
-			s.abandon(call)
+			s.abandon(ctx, call)
 		}
 		return fmt.Errorf("handing over image %s: %w", image.Digest, err)
 	}
@@ -71,13 +71,13 @@ func (c *Client) handOver(ctx context.Context, s *session, image sandbox.Image) 
 	writeErr := c.stream(ctx, a, r.files, image.Digest)
 	if writeErr != nil && !errors.Is(writeErr, syscall.EPIPE) {
 		// The engine sees the end of a cut archive and fails, which says less.
-		s.abandon(call)
+		s.abandon(ctx, call)
 		return fmt.Errorf("handing over image %s: %w", image.Digest, writeErr)
 	}
 	r, err = s.take(ctx, call)
 	if err != nil {
 		if ctx.Err() != nil {
-			s.abandon(call)
+			s.abandon(ctx, call)
 		}
 		return fmt.Errorf("handing over image %s: %w", image.Digest, err)
 	}

@@ -61,7 +61,7 @@ func listen(socket string, gid int) (*net.UnixListener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("engine socket: %w", err)
 	}
-	f := os.NewFile(uintptr(fd), socket) //nolint:gosec // the kernel's descriptor
+	f := os.NewFile(uintptr(fd), socket)
 	defer func() { _ = f.Close() }()
 	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: socket}); err != nil {
 		return nil, fmt.Errorf("engine socket: binding %q: %w", socket, err)

@@ -176,7 +176,7 @@ func (*welcomeMsg) kind() kind { return kindWelcome }
 func (m *welcomeMsg) encode(e *encoder) {
 	e.u32(m.Version)
 	e.str(m.Engine)
-	e.u16(uint16(len(m.Tiers))) //nolint:gosec // bounded by NewServer
+	e.u16(uint16(len(m.Tiers)))
 	for _, t := range m.Tiers {
 		encodeTier(e, t)
 	}
@@ -189,7 +189,7 @@ func (m *welcomeMsg) decode(d *decoder) {
 	}
 }
 
-func encodeTier(e *encoder, t sandbox.Isolation) { e.u8(uint8(t)) } //nolint:gosec // a small enumeration
+func encodeTier(e *encoder, t sandbox.Isolation) { e.u8(uint8(t)) }
 
 func decodeTier(d *decoder) sandbox.Isolation { return sandbox.Isolation(d.u8()) }
 
@@ -225,7 +225,7 @@ func (m *listMsg) decode(d *decoder) { m.After = d.str(maxName) }
 
 func (*listedMsg) kind() kind { return kindListed }
 func (m *listedMsg) encode(e *encoder) {
-	e.u16(uint16(len(m.Entries))) //nolint:gosec // at most maxList
+	e.u16(uint16(len(m.Entries)))
 	for _, x := range m.Entries {
 		e.str(x.ID)
 		e.str(x.Tenant)

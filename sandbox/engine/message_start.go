@@ -19,7 +19,7 @@ func (m *startMsg) encode(e *encoder) {
 	encodeStrings(e, s.Args)
 	encodeStrings(e, s.Env)
 	e.str(s.Dir)
-	e.u16(uint16(len(s.Mounts))) //nolint:gosec // bounded by checkSpec
+	e.u16(uint16(len(s.Mounts)))
 	for _, mt := range s.Mounts {
 		e.str(mt.Target)
 		e.bool(mt.ReadWrite)
@@ -28,7 +28,7 @@ func (m *startMsg) encode(e *encoder) {
 	e.i64(l.MemoryBytes)
 	e.i64(millis(l.CPUs))
 	e.i64(l.PIDs)
-	e.i64(int64(min(l.Files, math.MaxInt64))) //nolint:gosec // cut to fit
+	e.i64(int64(min(l.Files, math.MaxInt64)))
 	e.i64(l.TmpBytes)
 	e.i64(int64(l.Wall))
 	e.i64(int64(l.StopGrace))
@@ -76,7 +76,7 @@ func (d *decoder) cores() float64 {
 }
 
 func encodeStrings(e *encoder, list []string) {
-	e.u16(uint16(len(list))) //nolint:gosec // bounded by checkSpec
+	e.u16(uint16(len(list)))
 	for _, s := range list {
 		e.str(s)
 	}
@@ -91,11 +91,11 @@ func decodeStrings(d *decoder, limit int) []string {
 }
 
 func encodeOpenings(e *encoder, list []container.Opening) {
-	e.u16(uint16(len(list))) //nolint:gosec // bounded by its callers
+	e.u16(uint16(len(list)))
 	for _, o := range list {
 		e.bytes(o.Prefix.Addr().AsSlice())
-		e.u8(uint8(o.Prefix.Bits())) //nolint:gosec // 0 to 128
-		e.u16(uint16(len(o.Ports)))  //nolint:gosec // bounded by checkOpenings
+		e.u8(uint8(o.Prefix.Bits()))
+		e.u16(uint16(len(o.Ports)))
 		for _, p := range o.Ports {
 			e.u16(p)
 		}

@@ -42,7 +42,7 @@ func checkMount(cred credentials, m sandbox.Mount) error {
 	}
 	return withDescriptors([]*os.File{m.Source}, nil, func(fds []int) error {
 		fd := fds[0]
-		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0) //nolint:gosec // a descriptor
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 		if err != nil {
 			return refuse("its descriptor: %v", err)
 		}
@@ -54,8 +54,8 @@ func checkMount(cred credentials, m sandbox.Mount) error {
 		if err := unix.Fstatfs(fd, &fs); err != nil {
 			return refuse("its file system: %v", err)
 		}
-		if mountable[uint32(fs.Type)] == "" { //nolint:gosec // magic numbers are 32 bits
-			return refuse("file system type %#x holds no data to show", uint32(fs.Type)) //nolint:gosec // as above
+		if mountable[uint32(fs.Type)] == "" {
+			return refuse("file system type %#x holds no data to show", uint32(fs.Type))
 		}
 		if err := unix.Fstat(fd, &st); err != nil {
 			return refuse("its descriptor: %v", err)

@@ -73,7 +73,7 @@ func withDescriptors(files []*os.File, fds []int, f func([]int) error) error {
 	}
 	var inner error
 	err = rc.Control(func(fd uintptr) {
-		inner = withDescriptors(files[1:], append(fds, int(fd)), f) //nolint:gosec // a descriptor fits an int
+		inner = withDescriptors(files[1:], append(fds, int(fd)), f)
 	})
 	return errors.Join(err, inner)
 }
@@ -127,7 +127,7 @@ func parseRights(oob []byte) ([]*os.File, error) {
 			continue
 		}
 		for _, fd := range fds {
-			files = append(files, os.NewFile(uintptr(fd), "passed")) //nolint:gosec // the kernel's descriptor
+			files = append(files, os.NewFile(uintptr(fd), "passed"))
 		}
 	}
 	return files, err

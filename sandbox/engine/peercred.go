@@ -25,7 +25,7 @@ func peerCredentials(c *net.UnixConn) (credentials, error) {
 	var inner error
 	err = rc.Control(func(fd uintptr) {
 		var uc *unix.Ucred
-		if uc, inner = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); inner != nil { //nolint:gosec // a descriptor fits an int
+		if uc, inner = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); inner != nil {
 			return
 		}
 		cred.uid, cred.gid = uc.Uid, uc.Gid
@@ -44,7 +44,7 @@ func peerCredentials(c *net.UnixConn) (credentials, error) {
 func peerGroups(fd uintptr) ([]uint32, error) {
 	groups := make([]uint32, 64)
 	for {
-		size := uint32(len(groups) * 4) //nolint:gosec // NGROUPS_MAX is 65536
+		size := uint32(len(groups) * 4)
 		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_PEERGROUPS,
 			uintptr(unsafe.Pointer(&groups[0])), uintptr(unsafe.Pointer(&size)), 0) //nolint:gosec // no helper in x/sys
 		switch {
@@ -98,7 +98,7 @@ func (c credentials) ask(fd int, mode uint32) error {
 	}{{unix.SYS_SETFSGID, c.gid}, {unix.SYS_SETFSUID, c.uid}} {
 		// setfsuid reports no error; asking again gives what now holds.
 		_, _, _ = unix.RawSyscall(call.nr, uintptr(call.id), 0, 0)
-		if now, _, _ := unix.RawSyscall(call.nr, uintptr(call.id), 0, 0); uint32(now) != call.id { //nolint:gosec // ids are 32 bits
+		if now, _, _ := unix.RawSyscall(call.nr, uintptr(call.id), 0, 0); uint32(now) != call.id {
 			return fmt.Errorf("taking the caller's identity: %w", unix.EPERM)
 		}
 	}

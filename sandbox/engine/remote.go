@@ -167,7 +167,7 @@ func (r *remote) Wait(ctx context.Context) (sandbox.Exit, error) {
 func (r *remote) Close(ctx context.Context) error {
 	// One ladder for all callers; it outlives the one whose context ends, and
 	// ends with the sandbox or the session.
-	r.closing.Do(func() { go r.ladder() })
+	r.closing.Do(func() { go r.ladder() }) //nolint:contextcheck // detached, as said
 	var late <-chan time.Time
 	ended := ctx.Done()
 	for waiting := true; waiting; {

@@ -82,30 +82,30 @@ func (c *Client) start(ctx context.Context, spec sandbox.Spec, egress sandbox.Eg
 	r, err := s.take(ctx, call)
 	if err != nil {
 		if ctx.Err() != nil {
-			s.abandon(call)
+			s.abandon(ctx, call)
 		}
 		return nil, err
 	}
 	started, err := expect[*startedMsg](r)
 	if err != nil {
-		s.abandon(call)
+		s.abandon(ctx, call)
 		return nil, err
 	}
-	return c.adopt(s, call, started, r.files, spec, egress)
+	return c.adopt(ctx, s, call, started, r.files, spec, egress)
 }
 
 // adopt makes a Sandbox of what the engine started, or has it undone.
-func (c *Client) adopt(s *session, call *call, m *startedMsg, passed []*os.File, spec sandbox.Spec, egress sandbox.Egress) (*remote, error) {
+func (c *Client) adopt(ctx context.Context, s *session, call *call, m *startedMsg, passed []*os.File, spec sandbox.Spec, egress sandbox.Egress) (*remote, error) {
 	files, err := unpackFiles(m.Present, passed)
 	if err != nil {
-		s.abandon(call)
+		s.abandon(ctx, call)
 		return nil, err
 	}
 	r := newRemote(c, s, call, m.ID, spec.Limits.WithDefaults().StopGrace, files)
 	if egress != nil {
-		if err := r.serveGateway(files, egress); err != nil {
+		if err := r.serveGateway(files, egress); err != nil { //nolint:contextcheck // it lives as long as the sandbox
 			closeFiles(&files)
-			s.abandon(call)
+			s.abandon(ctx, call)
 			return nil, err
 		}
 	}
@@ -144,7 +144,7 @@ func pathDescriptors(mounts []sandbox.Mount) ([]*os.File, error) {
 		err := withDescriptors([]*os.File{m.Source}, nil, func(fds []int) error {
 			fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fds[0]), unix.O_PATH|unix.O_CLOEXEC, 0)
 			if err == nil {
-				list = append(list, os.NewFile(uintptr(fd), m.Target)) //nolint:gosec // the kernel's descriptor
+				list = append(list, os.NewFile(uintptr(fd), m.Target))
 			}
 			return err
 		})
@@ -157,8 +157,8 @@ func pathDescriptors(mounts []sandbox.Mount) ([]*os.File, error) {
 
 // abandon has the engine undo a call whose caller gave up, and waits a bounded
 // time for it; what comes after that is dropped as it comes.
-func (s *session) abandon(c *call) {
-	ctx, cancel := context.WithTimeout(context.Background(), abandonTimeout)
+func (s *session) abandon(ctx context.Context, c *call) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonTimeout)
 	defer cancel()
 	if _, err := roundTrip[*doneMsg](ctx, s, &stopMsg{Target: c.id, Kill: true}); err == nil {
 		for {

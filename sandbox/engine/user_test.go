@@ -200,10 +200,18 @@ func TestOrdinaryUserMountsOnlyItsOwn(t *testing.T) {
 		write bool
 		want  string
 	}{
-		{own, true, "mounted"}, {shared, false, "mounted"}, {shared, true, "refused"},
-		{barred, false, "refused"}, {public, false, "mounted"}, {public, true, "refused"},
-		{secret, false, "refused"}, {secret, true, "refused"}, {"/etc/shadow", false, "refused"},
-		{folder, false, "refused"}, {dir, false, "mounted"}, {dir, true, "refused"},
+		{own, true, "mounted"},
+		{shared, false, "mounted"},
+		{shared, true, "refused"},
+		{barred, false, "refused"},
+		{public, false, "mounted"},
+		{public, true, "refused"},
+		{secret, false, "refused"},
+		{secret, true, "refused"},
+		{"/etc/shadow", false, "refused"},
+		{folder, false, "refused"},
+		{dir, false, "mounted"},
+		{dir, true, "refused"},
 	} {
 		task := userTask{Socket: e.socket, Image: layout(t, "m"), Mounts: []userMount{{tc.path, tc.write}}}
 		_, in, out := asUser(t, task, ordinarySupplementary)

@@ -35,7 +35,7 @@ type encoder struct{ b []byte }
 func (e *encoder) u8(v uint8)   { e.b = append(e.b, v) }
 func (e *encoder) u16(v uint16) { e.b = binary.BigEndian.AppendUint16(e.b, v) }
 func (e *encoder) u32(v uint32) { e.b = binary.BigEndian.AppendUint32(e.b, v) }
-func (e *encoder) i64(v int64)  { e.b = binary.BigEndian.AppendUint64(e.b, uint64(v)) } //nolint:gosec // two's complement on purpose
+func (e *encoder) i64(v int64)  { e.b = binary.BigEndian.AppendUint64(e.b, uint64(v)) }
 
 func (e *encoder) bool(v bool) {
 	if v {
@@ -46,7 +46,7 @@ func (e *encoder) bool(v bool) {
 }
 
 func (e *encoder) bytes(v []byte) {
-	e.u32(uint32(len(v))) //nolint:gosec // bounded by maxMessage before it is sent
+	e.u32(uint32(len(v)))
 	e.b = append(e.b, v...)
 }
 
@@ -103,7 +103,7 @@ func (d *decoder) u32() uint32 {
 
 func (d *decoder) i64() int64 {
 	if p := d.take(8); p != nil {
-		return int64(binary.BigEndian.Uint64(p)) //nolint:gosec // two's complement on purpose
+		return int64(binary.BigEndian.Uint64(p))
 	}
 	return 0
 }
@@ -118,7 +118,7 @@ func (d *decoder) bool() bool {
 
 func (d *decoder) str(limit int) string {
 	n := d.u32()
-	if d.err == nil && uint64(n) > uint64(limit) { //nolint:gosec // limits are positive constants
+	if d.err == nil && uint64(n) > uint64(limit) {
 		d.fail("a field of %d bytes, over %d", n, limit)
 	}
 	return string(d.take(int(n)))

@@ -88,7 +88,7 @@ func originalDestination(c *net.TCPConn) (netip.AddrPort, error) {
 		if local.Addr().Is4() {
 			// struct sockaddr_in fits in what x/sys offers for the call.
 			var m *unix.IPv6Mreq
-			if m, inner = unix.GetsockoptIPv6Mreq(int(fd), unix.SOL_IP, unix.SO_ORIGINAL_DST); inner == nil { //nolint:gosec // a descriptor
+			if m, inner = unix.GetsockoptIPv6Mreq(int(fd), unix.SOL_IP, unix.SO_ORIGINAL_DST); inner == nil {
 				dst = netip.AddrPortFrom(netip.AddrFrom4([4]byte(m.Multiaddr[4:8])), binary.BigEndian.Uint16(m.Multiaddr[2:4]))
 			}
 			return
@@ -96,7 +96,7 @@ func originalDestination(c *net.TCPConn) (netip.AddrPort, error) {
 		// IP6T_SO_ORIGINAL_DST has SO_ORIGINAL_DST's number and gives a struct
 		// sockaddr_in6, port in network order.
 		var m *unix.IPv6MTUInfo
-		if m, inner = unix.GetsockoptIPv6MTUInfo(int(fd), unix.SOL_IPV6, unix.SO_ORIGINAL_DST); inner == nil { //nolint:gosec // a descriptor
+		if m, inner = unix.GetsockoptIPv6MTUInfo(int(fd), unix.SOL_IPV6, unix.SO_ORIGINAL_DST); inner == nil {
 			var port [2]byte
 			binary.NativeEndian.PutUint16(port[:], m.Addr.Port)
 			dst = netip.AddrPortFrom(netip.AddrFrom16(m.Addr.Addr), binary.BigEndian.Uint16(port[:]))
@@ -159,7 +159,7 @@ func (g *Gateway) serveDNS(c *net.TCPConn) {
 		if err := c.SetDeadline(time.Now().Add(dnsIdle)); err != nil {
 			return
 		}
-		if _, err := c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...)); err != nil { //nolint:gosec // checked above
+		if _, err := c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...)); err != nil {
 			return
 		}
 	}

@@ -29,10 +29,10 @@ func wantDestination(c *net.UDPConn) error {
 	var inner error
 	err = rc.Control(func(fd uintptr) {
 		if isIPv4(c) {
-			inner = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_PKTINFO, 1) //nolint:gosec // a descriptor
+			inner = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_PKTINFO, 1)
 			return
 		}
-		inner = unix.SetsockoptInt(int(fd), unix.SOL_IPV6, unix.IPV6_RECVPKTINFO, 1) //nolint:gosec // a descriptor
+		inner = unix.SetsockoptInt(int(fd), unix.SOL_IPV6, unix.IPV6_RECVPKTINFO, 1)
 	})
 	return errors.Join(err, inner)
 }
@@ -99,7 +99,7 @@ func replySource(oob []byte) []byte {
 		case m.Header.Level == unix.SOL_IP && m.Header.Type == unix.IP_PKTINFO && len(m.Data) >= unix.SizeofInet4Pktinfo:
 			// struct in_pktinfo: interface, local address, header's address.
 			info := &unix.Inet4Pktinfo{
-				Ifindex:  int32(binary.NativeEndian.Uint32(m.Data[0:4])), //nolint:gosec // the kernel's
+				Ifindex:  int32(binary.NativeEndian.Uint32(m.Data[0:4])),
 				Spec_dst: [4]byte(m.Data[4:8]),
 			}
 			return unix.PktInfo4(info)
