@@ -214,3 +214,6 @@ func (s *Server) serve(m relay.Message, req *Request) {
 		s.write(append(b, "}\n"...))
 	}
 }
+
+// Drip writes bytes without a newline.
+func (r *Request) Drip(b ...byte) { r.srv.write(b) }
