@@ -1,6 +1,7 @@
 package netguard
 
 import (
+	"cmp"
 	"net/netip"
 
 	"github.com/sandboxd/sandboxd/netguard/iana"
@@ -196,6 +197,7 @@ func (g *Guard) vet(p *Policy, registry string, m match, t Target, addrs []netip
 	if len(addrs) > MaxAnswers {
 		return deny(ReasonAnswers, m.rule)
 	}
+	var first iana.Class
 	for i, a := range addrs {
 		a = a.Unmap()
 		addrs[i] = a
@@ -208,22 +210,24 @@ func (g *Guard) vet(p *Policy, registry string, m match, t Target, addrs []netip
 			if bad || localhostName(t.Name) && !class.Loopback() {
 				return denyClass(ReasonLocal, m.rule, class)
 			}
+			first = cmp.Or(first, class)
 			continue
 		}
 		class, ok := g.classify(p, registry, a)
 		if !ok {
 			return denyClass(ReasonAddress, m.rule, class)
 		}
+		first = cmp.Or(first, class)
 	}
-	if m.rule != nil && m.rule.within != nil {
+	if m.rule != nil && !m.rule.holds(addrs) {
 		r := p.ruleWithin(t, addrs)
 		if r == nil {
-			return denyClass(ReasonWithin, m.rule, iana.Lookup(addrs[0]))
+			return denyClass(ReasonWithin, m.rule, first)
 		}
 		m.rule, m.Rule = r, r.id
 	}
 	m.Addrs = addrs
-	m.Class = iana.Lookup(addrs[0])
+	m.Class = first
 	return m
 }
 
@@ -231,16 +235,24 @@ func (g *Guard) vet(p *Policy, registry string, m match, t Target, addrs []netip
 // every address, since host, port and range must come from one rule.
 func (p *Policy) ruleWithin(t Target, addrs []netip.Addr) (found *rule) {
 	p.allow.each(t.Name, func(r *rule) bool {
-		if !r.hasPort(t.Port) {
+		if !r.hasPort(t.Port) || !r.holds(addrs) {
 			return true
-		}
-		for _, a := range addrs {
-			if r.within != nil && r.within.find(a) == nil {
-				return true
-			}
 		}
 		found = r
 		return false
 	})
 	return found
+}
+
+// holds reports whether every address lies in the rule's resolve_within.
+func (r *rule) holds(addrs []netip.Addr) bool {
+	if r.within == nil {
+		return true
+	}
+	for _, a := range addrs {
+		if r.within.find(a) == nil {
+			return false
+		}
+	}
+	return true
 }

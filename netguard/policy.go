@@ -15,8 +15,6 @@ type Policy struct {
 	allowNets       prefixTable
 	denyNets        prefixTable
 	local           map[localKey]*rule
-	localNames      map[string]bool
-	literals        []*rule // the cidr rules of allow
 	schemes         schemeSet
 	maxRedirects    int
 	nat64           bool
