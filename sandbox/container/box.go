@@ -2,7 +2,6 @@ package container
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -90,11 +89,11 @@ func (b *box) watch(ctx context.Context) {
 func (b *box) kill(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupBound)
 	defer cancel()
-	err := ignoreNotFound(b.task.Kill(ctx, unix.SIGKILL, client.WithKillAll))
-	if err == nil {
+	if ignoreNotFound(b.task.Kill(ctx, unix.SIGKILL, client.WithKillAll)) == nil {
 		return nil
 	}
-	return errors.Join(err, killCgroup(ctx, b.group))
+	// containerd or the runtime cannot, or the box is just ending.
+	return signalCgroup(b.group, unix.SIGKILL)
 }
 
 // ended turns containerd's status into an Exit.

@@ -182,3 +182,51 @@ func TestUnavailableTiers(t *testing.T) {
 		}
 	}
 }
+
+func TestEnvironmentAndProgram(t *testing.T) {
+	eachTier(t, func(t *testing.T, tier sandbox.Isolation) {
+		h := newHost(t)
+		req := request()
+		req.Spec.Isolation, req.Spec.Args = tier, []string{"kit"}
+		big := "BIG=" + strings.Repeat("x", 100<<10)
+		req.Spec.Env = []string{"PATH=/usr/bin:/", "EMPTY=", big}
+		if got, want := start(t, h, req).must("env"), "PATH=/usr/bin:/\nEMPTY=\n"+big+"\nHOME=/home/mcp"; got != want {
+			t.Errorf("environment of %d bytes, not %d", len(got), len(want))
+		}
+		req.Spec.Args = []string{"/no-such-program"}
+		g := start(t, h, req)
+		said, err := io.ReadAll(g.files.Stderr)
+		if err != nil || !strings.Contains(string(said), "/no-such-program: No such file") {
+			t.Errorf("stderr %q, %v", said, err)
+		}
+		if e := g.exit(); e.Cause != sandbox.Exited || e.Code != 127 {
+			t.Errorf("exit %+v", e)
+		}
+		for range 8 {
+			req.Spec.Env = append(req.Spec.Env, big)
+		}
+		if _, _, err := h.Start(t.Context(), req); !errors.Is(err, sandbox.ErrInvalid) {
+			t.Errorf("an environment of a megabyte: %v", err)
+		}
+	})
+}
+
+// TestEndsOnTERM: a server that handles nothing ends on TERM, without the
+// whole grace having to pass.
+func TestEndsOnTERM(t *testing.T) {
+	eachTier(t, func(t *testing.T, tier sandbox.Isolation) {
+		req := request("sleep")
+		req.Spec.Isolation, req.Spec.Limits.StopGrace = tier, time.Minute
+		g := start(t, newHost(t), req)
+		began := time.Now()
+		if err := g.box.Stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if d := time.Since(began); d > 30*time.Second {
+			t.Errorf("it took %s", d)
+		}
+		if e := g.exit(); e.Cause != sandbox.Killed && e.Code != 2 {
+			t.Errorf("exit %+v", e)
+		}
+	})
+}

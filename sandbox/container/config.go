@@ -48,8 +48,10 @@ type Config struct {
 	// Shim is the path of containerd-shim-runc-v2; empty lets containerd look
 	// for it in its own PATH.
 	Shim string
-	// Init is the path of a static init that reaps orphans; empty makes the
-	// server itself the first process.
+	// Init is the path of the static init that init/init.c builds to. Empty
+	// makes the server itself the first process, which then has to reap
+	// orphans and to handle TERM, and leaves its environment in containerd's
+	// database: for tests and emergencies.
 	Init string
 	// StateDir holds fifos and staged mounts. It must be absolute, belongs to
 	// one Host at a time, and Collect owns all of its content. Required.

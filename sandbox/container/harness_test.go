@@ -68,7 +68,7 @@ func engineParts() string {
 
 // need starts the laboratory, or skips where a laptop lacks what it needs; in
 // CI the lack is a failure.
-func need(t *testing.T) *laboratory {
+func need(t testing.TB) *laboratory {
 	t.Helper()
 	lack := func(what string) {
 		t.Helper()
@@ -245,7 +245,7 @@ func imageOf(layer []byte, mediaType, diffID string) (archive []byte, dgst strin
 }
 
 // newHost gives a test a Host of its own on the shared containerd.
-func newHost(t *testing.T, change ...func(*Config)) *host {
+func newHost(t testing.TB, change ...func(*Config)) *host {
 	t.Helper()
 	l := need(t)
 	cfg := Config{

@@ -30,6 +30,17 @@ func TestGuestIsNobody(t *testing.T) {
 		if got := g.must("env"); got != "TOKEN=a b\nPATH=/x\nHOME=/home/mcp" {
 			t.Errorf("environment %q", got)
 		}
+		rec, err := h.cl.ContainerService().Get(h.ctx(t.Context()), g.box.ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		bundle, err := os.ReadFile(filepath.Join(lab.dir, "state/io.containerd.runtime.v2.task", h.cfg.Namespace, g.box.ID(), "config.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(rec.Spec.GetValue())+string(bundle), "TOKEN") {
+			t.Error("the environment is in containerd's database or on disk")
+		}
 		if got := g.must("cwd"); got != guestHome {
 			t.Errorf("working folder %q", got)
 		}

@@ -47,9 +47,11 @@ func (p plan) gvisor() bool { return p.spec.Isolation == sandbox.GVisor }
 // buildSpec writes the whole OCI spec by hand: what is not here, the guest
 // does not get.
 func buildSpec(p plan) *specs.Spec {
-	args := p.spec.Args
+	args, env := p.spec.Args, guestEnv(p.spec.Env)
 	if p.init != "" {
-		args = append([]string{guestInit}, args...)
+		// The init brings the environment, which this spec's copies on disk
+		// and in containerd's database do not hold.
+		args, env = append([]string{guestInit}, args...), nil
 	}
 	cwd := p.spec.Dir
 	if cwd == "" {
@@ -64,7 +66,7 @@ func buildSpec(p plan) *specs.Spec {
 		Process: &specs.Process{
 			User:            specs.User{UID: guestUID, GID: guestUID},
 			Args:            args,
-			Env:             guestEnv(p.spec.Env),
+			Env:             env,
 			Cwd:             cwd,
 			Capabilities:    &specs.LinuxCapabilities{},
 			NoNewPrivileges: true,

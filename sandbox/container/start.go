@@ -123,6 +123,11 @@ func (h *host) prepare(b *box, req Request, files *Files) (plan, error) {
 	}
 	files.Stdin, files.Stdout, files.Stderr = b.io.stdin, b.io.stdout, b.io.stderr
 	b.cleanup.add("fifos", func(context.Context) error { return b.io.started() })
+	if h.cfg.Init != "" {
+		if err := b.io.environment(guestEnv(req.Spec.Env)); err != nil {
+			return plan{}, fmt.Errorf("container: start: %w", err)
+		}
+	}
 	mounts, err := stageAll(req, filepath.Join(dir, "mnt"), first)
 	if err != nil {
 		return plan{}, fmt.Errorf("container: start: %w", err)

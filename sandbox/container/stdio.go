@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandboxd/sandboxd/sandbox"
 )
 
 // stdio is a box's three fifos. Their host ends go to the caller; the guest's
@@ -53,6 +55,36 @@ func newStdio(dir string, owner int) (_ *stdio, err error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// maxEnvironment bounds a guest's environment, so that it fits into a pipe
+// that nobody reads yet.
+const maxEnvironment = 512 << 10
+
+// environment puts the guest's environment into its stdin, for the init to
+// take out again before the server starts. It is in no other place.
+func (s *stdio) environment(env []string) error {
+	var b []byte
+	for _, e := range env {
+		b = append(append(b, e...), 0)
+	}
+	if len(b) > maxEnvironment {
+		return fmt.Errorf("%w: an environment of %d bytes is over %d", sandbox.ErrInvalid, len(b), maxEnvironment)
+	}
+	raw, err := s.stdin.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("environment: %w", err)
+	}
+	var perr error
+	if err := raw.Control(func(fd uintptr) {
+		_, perr = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, 2*maxEnvironment)
+	}); err != nil || perr != nil {
+		return fmt.Errorf("environment: %w", errors.Join(err, perr))
+	}
+	if _, err := s.stdin.Write(append(fmt.Appendf(nil, "%08x", len(b)), b...)); err != nil {
+		return fmt.Errorf("environment: %w", err)
+	}
+	return nil
 }
 
 // openFifo opens one end without waiting for the other. The end stays
