@@ -64,7 +64,7 @@ func DecodeLimits(r *strict.Reporter, n *strict.Node, path string) sandbox.Limit
 		MemoryBytes: m.Bytes("memory"),
 		CPUs:        m.Number("cpus", 0.01, 1024),
 		PIDs:        m.Int("pids", 1, 1<<22),
-		Files:       uint64(m.Int("files", 1, 1<<20)), //nolint:gosec // the bounds keep it positive
+		Files:       uint64(m.Int("files", 1, 1<<20)),
 		TmpBytes:    m.Bytes("tmp"),
 		Wall:        m.Duration("wall"),
 		StopGrace:   m.Duration("stop_grace"),

@@ -52,7 +52,7 @@ func ReadFile(path string) ([]byte, error) {
 	if err != nil {
 		return nil, readable(path, err)
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // only read from
 	data, err := io.ReadAll(io.LimitReader(f, strict.MaxBytes+1))
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", path, err)

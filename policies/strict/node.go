@@ -77,8 +77,8 @@ func (n *Node) Get(name string) *Node {
 func (n *Node) At(path string) *Node {
 	for path != "" && n != nil {
 		var next *Node
-		switch {
-		case path[0] == '[':
+		switch path[0] {
+		case '[':
 			num, rest, ok := strings.Cut(path[1:], "]")
 			i, err := strconv.Atoi(num)
 			if !ok || err != nil || i < 0 || i >= len(n.Items) {

@@ -235,11 +235,12 @@ func TestContainerdDiesWithItsOwner(t *testing.T) {
 func TestTwoOwnersDoNotShareAState(t *testing.T) {
 	bin, dir := need(t)
 	start(t, config(dir, bin))
-	other := config(dir, bin)
-	for name, set := range map[string]func(string){
-		"state": func(s string) { other.Root = s }, "root": func(s string) { other.Root, other.State = config(dir, bin).Root, s },
+	for name, set := range map[string]func(*Config, string){
+		"state": func(c *Config, elsewhere string) { c.Root = elsewhere },
+		"root":  func(c *Config, elsewhere string) { c.State = elsewhere },
 	} {
-		set(filepath.Join(dir, "elsewhere"))
+		other := config(dir, bin)
+		set(&other, filepath.Join(dir, "elsewhere"))
 		if _, err := Start(t.Context(), other); !errors.Is(err, unix.EWOULDBLOCK) || !strings.Contains(err.Error(), "another engine") {
 			t.Errorf("the same %s: %v", name, err)
 		}

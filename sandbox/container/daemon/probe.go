@@ -34,7 +34,7 @@ func Version(ctx context.Context, address string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("containerd at %s: %w", address, err)
 	}
-	defer client.Close()
+	defer client.Close() //nolint:errcheck // one answer was all that it was for
 	v, err := client.Version(ctx)
 	if err != nil {
 		return "", fmt.Errorf("containerd at %s does not answer: %w", address, err)

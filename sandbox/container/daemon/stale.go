@@ -89,7 +89,7 @@ func (c *Config) endStale(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("pidfd_open of the former containerd: %w", err)
 	}
-	defer unix.Close(fd)
+	defer unix.Close(fd) //nolint:errcheck // a pidfd has nothing to lose
 	// Asked after the descriptor was opened: what it says holds for it.
 	if got, err := identify(want.PID); err != nil || got != want {
 		return os.Remove(c.pidFile())
@@ -115,7 +115,7 @@ func (c *Config) endStale(ctx context.Context) error {
 // exited waits for the process of a pidfd for at most d.
 func exited(ctx context.Context, fd int, d time.Duration) (bool, error) {
 	for end := time.Now().Add(d); ; {
-		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} //nolint:gosec // a descriptor fits
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(fds, 50)
 		switch {
 		case n > 0:
@@ -139,7 +139,7 @@ const lockWait = 2 * time.Second
 func lockFolder(ctx context.Context, dir string) (*os.File, error) {
 	// Traversable, since a container's root maps to another user that reaches
 	// its own folder below; what lies in it has modes of its own.
-	if err := os.MkdirAll(dir, 0o711); err != nil {
+	if err := os.MkdirAll(dir, 0o711); err != nil { //nolint:gosec // see above
 		return nil, fmt.Errorf("containerd's folder: %w", err)
 	}
 	info, err := os.Lstat(dir)

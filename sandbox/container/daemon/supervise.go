@@ -75,7 +75,7 @@ type process struct {
 // spawn starts containerd in a process group of its own, which dies with us.
 func (s *supervisor) spawn() (*process, error) {
 	out := &logs{log: s.cfg.Logger}
-	cmd := exec.Command(filepath.Join(s.cfg.BinDir, "containerd"), "--config", s.cfg.file()) //nolint:gosec // trusted() checked it
+	cmd := exec.Command(filepath.Join(s.cfg.BinDir, "containerd"), "--config", s.cfg.file()) //nolint:noctx // it lives until watch ends it, in steps
 	cmd.Dir = "/"
 	// Nothing of ours is inherited: the environment can hold secrets, and
 	// shims keep what containerd had.

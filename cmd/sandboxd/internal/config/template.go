@@ -104,7 +104,7 @@ func readSecret(path string) (string, error) {
 	if err != nil {
 		return "", pathless(err)
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // only read from
 	info, err := f.Stat()
 	if err != nil {
 		return "", pathless(err)

@@ -42,10 +42,11 @@ func parseTOML(r *strict.Reporter, data []byte) *strict.Node {
 	for table := root; !t.over && t.parser.NextExpression(); {
 		e := t.parser.Expression()
 		switch e.Kind {
-		case unstable.Table, unstable.ArrayTable:
-			table = t.header(root, e)
 		case unstable.KeyValue:
 			t.keyValue(table, e, 0)
+		case unstable.Table, unstable.ArrayTable:
+			table = t.header(root, e)
+		default: // a comment
 		}
 	}
 	if err := t.parser.Error(); err != nil {

@@ -82,8 +82,8 @@ func seccomp(context.Context) Check {
 			{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOTSUP)},
 			{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
 		}
-		fprog := unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]} //nolint:gosec // four
-		_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&fprog)))
+		fprog := unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]}
+		_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&fprog))) //nolint:gosec // the kernel reads it during the call
 		runtime.KeepAlive(prog)
 		if errno != 0 {
 			return fmt.Errorf("a filter cannot be installed: %w", errno)
@@ -160,7 +160,7 @@ func kvm(context.Context) Check {
 	case err != nil:
 		return absent(err.Error())
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // only read from
 	v, err := unix.IoctlRetInt(int(f.Fd()), getAPIVersion)
 	if err != nil {
 		return absent("/dev/kvm does not answer: " + err.Error())

@@ -79,12 +79,12 @@ func (c Config) idMapped(context.Context) Check {
 	if err != nil {
 		return failed("a folder for the trial", err)
 	}
-	defer os.RemoveAll(dir)
+	defer os.RemoveAll(dir) //nolint:errcheck // what cannot go is a temporary file
 	ns, err := newUserNS(mapBase)
 	if err != nil {
 		return failed("a user namespace for the trial", err)
 	}
-	defer ns.Close()
+	defer ns.Close() //nolint:errcheck // only read from
 	owner, err := mappedOwner(dir, ns)
 	switch {
 	case err != nil:
@@ -100,7 +100,7 @@ func mappedOwner(dir string, ns *os.File) (uint32, error) {
 	if err != nil {
 		return 0, fmt.Errorf("open_tree: %w", err)
 	}
-	defer unix.Close(tree)
+	defer unix.Close(tree) //nolint:errcheck // the mount goes with it, or with us
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns.Fd())}
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
 		return 0, fmt.Errorf("mount_setattr: %w", err)
@@ -125,7 +125,7 @@ func overlay(context.Context) Check {
 	if err != nil {
 		return failed("a folder for the trial", err)
 	}
-	defer os.RemoveAll(dir)
+	defer os.RemoveAll(dir) //nolint:errcheck // what cannot go is a temporary file
 	err = onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			return fmt.Errorf("a mount namespace: %w", err)

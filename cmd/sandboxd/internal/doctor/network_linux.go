@@ -25,7 +25,7 @@ func nftablesWork(context.Context) Check {
 		if err != nil {
 			return err
 		}
-		defer ns.Close()
+		defer ns.Close() //nolint:errcheck // only read from
 		return installRules(int(ns.Fd()))
 	})
 	if err != nil {
