@@ -113,8 +113,10 @@ func Connect(ctx context.Context, sb sandbox.Sandbox, opts Options) (*Client, er
 func (c *Client) initialize(ctx context.Context) error {
 	params, err := json.Marshal(map[string]any{
 		"protocolVersion": Versions()[0],
-		"capabilities":    struct{}{},
-		"clientInfo":      map[string]string{"name": c.opts.Name, "version": c.opts.Version},
+		// Some servers hide tools from a client without roots; this one has none
+		// to show, and says so when it is asked.
+		"capabilities": map[string]any{"roots": struct{}{}},
+		"clientInfo":   map[string]string{"name": c.opts.Name, "version": c.opts.Version},
 	})
 	if err != nil {
 		return err

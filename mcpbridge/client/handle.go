@@ -93,16 +93,20 @@ func (c *Client) oversize(m relay.Message, skeleton []byte, size int64) {
 	}
 }
 
-// request answers what the server asks. Ping is answered; this client
-// declares no other capability, so all else is no method here.
+// request answers what the server asks: ping, and a list of roots that is
+// empty. This client declares no other capability, so all else is no method
+// here.
 func (c *Client) request(m relay.Message, line []byte) {
 	id := m.ID.Of(line)
 	if _, ok := relay.IDKey(id); !ok || len(id) > 1024 {
 		return
 	}
 	msg := relay.ErrorLine(id, -32601, "method not found")
-	if m.Method == "ping" {
+	switch m.Method {
+	case "ping":
 		msg = fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{}}`, id)
+	case "roots/list":
+		msg = fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"roots":[]}}`, id)
 	}
 	if !c.conn.TrySend(msg) {
 		// The server asks without reading: it loses its answer, nobody waits.
