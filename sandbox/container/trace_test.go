@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 )
@@ -377,4 +379,61 @@ func half(t *testing.T, h *host) {
 	if err := os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(sleeper.Process.Pid)), 0); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestContainerdDies: its boxes end as a fault of the host's, none of their
+// processes lives on, and once it is back nothing is left of them.
+func TestContainerdDies(t *testing.T) {
+	shared := need(t)
+	mine := &laboratory{dir: t.TempDir(), parts: shared.parts}
+	for _, d := range []string{filepath.Dir(mine.dir), mine.dir} {
+		if err := os.Chmod(d, 0o711); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := mine.startDaemon(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = mine.daemon.Process.Signal(unix.SIGTERM)
+		_ = mine.daemon.Wait()
+	})
+	h := newHost(t, func(c *Config) { c.Address = mine.address })
+	warm(t, h)
+	before := trace(t, h)
+	var guests []*guest
+	for _, tier := range tiers {
+		req := request()
+		req.Spec.Isolation, req.Gateway = tier, true
+		guests = append(guests, start(t, h, req))
+	}
+	if err := mine.daemon.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = mine.daemon.Wait()
+	for _, g := range guests {
+		if e := g.exit(); e.Cause != sandbox.HostFault {
+			t.Errorf("exit %+v", e)
+		}
+		if _, err := io.ReadAll(g.files.Stdout); err != nil {
+			t.Errorf("its stdout: %v", err)
+		}
+	}
+	stopped := make(chan error, len(guests))
+	for _, g := range guests {
+		go func() { stopped <- g.box.Stop(t.Context()) }() // waits for it to be back
+	}
+	if err := os.Remove(mine.address); err != nil {
+		t.Fatal(err)
+	}
+	if err := mine.startDaemon(); err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range guests {
+		if err := <-stopped; err != nil {
+			t.Errorf("stop: %v", err)
+		}
+		_ = closeFiles(g.files)
+	}
+	before.compare(t, h)
 }
