@@ -1,3 +1,5 @@
+//go:build linux
+
 package wasm_test
 
 import (
@@ -7,9 +9,11 @@ import (
 	"net/http/httptest"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/wasm"
@@ -98,11 +102,50 @@ func BenchmarkCall(b *testing.B) {
 		s := connect(b, sb)
 		args := map[string]any{"text": "hello"}
 		call(b, s, "echo", args)
+		var took []time.Duration
 		for b.Loop() {
+			began := time.Now()
 			call(b, s, "echo", args)
+			took = append(took, time.Since(began))
 		}
+		quantiles(b, took)
 		_ = s.Close()
 	})
+}
+
+// BenchmarkStop is how long a guest lives on once its grace, which is 1 ms here,
+// is over.
+func BenchmarkStop(b *testing.B) {
+	forTiersB(b, func(b *testing.B, tier sandbox.Isolation) {
+		for _, what := range []string{"spin", "sleep"} {
+			b.Run(what, func(b *testing.B) {
+				r := benchRuntime(b, built.cache)
+				defer r.Close(context.Background()) //nolint:errcheck // a benchmark
+				var took []time.Duration
+				for b.Loop() {
+					s := spec(b, tier, what)
+					s.Limits.StopGrace = time.Millisecond
+					sb := start(b, r, s, nil)
+					sb.expect("ready")
+					began := time.Now()
+					if err := sb.Close(context.Background()); err != nil {
+						b.Fatal(err)
+					}
+					took = append(took, time.Since(began))
+				}
+				quantiles(b, took)
+			})
+		}
+	})
+}
+
+// quantiles reports the middle and the best of a number of times: on a busy
+// machine the best says more.
+func quantiles(b *testing.B, took []time.Duration) {
+	b.Helper()
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1e3, "ms-p50")
+	b.ReportMetric(float64(took[len(took)/10].Microseconds())/1e3, "ms-p10")
 }
 
 // BenchmarkDownload fetches 4 MiB of text over HTTP.

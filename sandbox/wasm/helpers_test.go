@@ -1,3 +1,5 @@
+//go:build linux
+
 package wasm_test
 
 import (
@@ -83,7 +85,7 @@ func image(t testing.TB, path string) sandbox.Image {
 }
 
 // tiers are what tests that are about both run in.
-var tiers = []sandbox.Isolation{sandbox.WASMInProcess}
+var tiers = []sandbox.Isolation{sandbox.WASMInProcess, sandbox.WASM}
 
 // shared is one Runtime for many tests, as a server would have it.
 func newRuntime(t testing.TB) *wasm.Runtime {

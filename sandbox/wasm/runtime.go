@@ -17,7 +17,7 @@ import (
 type Runtime struct {
 	cfg     Config
 	modules *modules
-	workers workerPool
+	workers *workerPool
 
 	mu      sync.Mutex
 	closed  bool

@@ -1,3 +1,5 @@
+//go:build linux
+
 package wasm_test
 
 import (
@@ -100,8 +102,9 @@ func TestStops(t *testing.T) {
 				if err := sb.Close(context.Background()); err != nil {
 					t.Fatal(err)
 				}
-				// the grace of 100 ms, then 250 ms at most
-				if d := time.Since(began); d > 350*time.Millisecond {
+				// The grace is 100 ms. The rest is far less (see BenchmarkStop),
+				// but other tests share the processors.
+				if d := time.Since(began); d > 3*time.Second {
 					t.Errorf("took %v", d)
 				}
 				if exit := sb.wait(); exit.Cause != sandbox.Killed || exit.Signal != int(syscall.SIGKILL) || exit.Code != 137 {

@@ -7,11 +7,15 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"strconv"
 	"syscall"
 )
 
 // Errno is a WASI preview 1 error number. It is not the host's numbering.
 type Errno uint16
+
+// Error implements error, for errors that cross from one process to another.
+func (e Errno) Error() string { return "WASI error " + strconv.Itoa(int(e)) }
 
 // The error numbers that this package returns, as the WASI preview 1
 // specification numbers them.
@@ -197,14 +201,17 @@ func fsErrno(err error) Errno {
 	return EPERM
 }
 
-// dialErrno translates what Config.Dial returned. A refusal by policy has no
+// DialErrno translates what Config.Dial returned. A refusal by policy has no
 // kernel error below it and reads as a refused connection.
-func dialErrno(err error) Errno {
+func DialErrno(err error) Errno {
+	var own Errno
 	var e syscall.Errno
 	var ne net.Error
 	switch {
 	case err == nil:
 		return Success
+	case errors.As(err, &own):
+		return own
 	case errors.As(err, &e):
 		if n := hostErrno(e); n != EIO {
 			return n

@@ -78,7 +78,7 @@ func (k *socket) run(ctx context.Context, address string) {
 	conn, err := k.sys.cfg.Dial(ctx, "tcp", address)
 	k.mu.Lock()
 	if err != nil {
-		k.state, k.err = sockFailed, dialErrno(err)
+		k.state, k.err = sockFailed, DialErrno(err)
 	} else {
 		k.state, k.conn = sockConnected, conn
 		if a, ok := conn.LocalAddr().(*net.TCPAddr); ok {
@@ -155,7 +155,7 @@ func (k *socket) transmit(conn net.Conn) bool {
 
 // connErrno is what a guest sees of a broken connection.
 func connErrno(err error) Errno {
-	if e := dialErrno(err); e != ECONNREFUSED {
+	if e := DialErrno(err); e != ECONNREFUSED {
 		return e
 	}
 	return ECONNRESET

@@ -1,4 +1,0 @@
-package wasm
-
-// WorkerMain does nothing while tier wasm is unavailable.
-func WorkerMain() {}
