@@ -65,6 +65,9 @@ func newNetwork(gateway bool, openings []Opening, files *Files) (_ *network, err
 	if err := n.rules.open(openings); err != nil {
 		return nil, err
 	}
+	if err := leadLocal(n.guest, localPorts(openings)); err != nil {
+		return nil, err
+	}
 	if err := listen(n.gateway, files); err != nil {
 		return nil, err
 	}

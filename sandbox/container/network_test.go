@@ -312,3 +312,23 @@ func TestOpenRefusesWhatIsNoOpening(t *testing.T) {
 		}
 	}
 }
+
+// TestLocalEndpoint: an opened port of loopback leads to the gateway, from an
+// unchanged client, and only that port does.
+func TestLocalEndpoint(t *testing.T) {
+	g, _ := startOnline(t, sandbox.Container, opening("127.0.0.1/32", 0, 5432), opening("127.0.0.2/32", 0, 6379))
+	for _, dst := range []string{"127.0.0.1:5432", "localhost:5432", "127.0.0.2:6379"} {
+		want := "for " + strings.Replace(dst, "localhost", "127.0.0.1", 1)
+		if a := g.do("dial", "tcp", dst); a.Out != want {
+			t.Errorf("%s: %q, %s", dst, a.Out, a.Err)
+		}
+	}
+	for _, dst := range []string{"127.0.0.1:5433", "127.0.0.2:5432", "127.0.0.1:1053", "[::1]:5432"} {
+		if a := g.do("dial", "tcp", dst); a.Err != refusedText || a.Ms > 100 {
+			t.Errorf("%s: %q, %s after %d ms", dst, a.Out, a.Err, a.Ms)
+		}
+	}
+	if got := g.must("loopback", "127.0.0.1:0"); got != "self" {
+		t.Errorf("own loopback: %q", got)
+	}
+}
