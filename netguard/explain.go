@@ -57,8 +57,9 @@ func stageOf(r Reason) stage {
 		return stageSpecial
 	case ReasonNotAllowed, ReasonPort, ReasonLiteral, ReasonProtocol:
 		return stageAllow
+	default:
+		return stageSyntax
 	}
-	return stageSyntax
 }
 
 // Explain judges target, a URL or host:port or a host (then port 443), as a
@@ -265,8 +266,9 @@ func (x *explainer) change(m match) string {
 		return x.changeLocal(m)
 	case ReasonResolve, ReasonAnswers, ReasonChain:
 		return "nothing in the policy: ask whoever runs the name or the resolver"
+	default:
+		return "nothing in the policy can open it"
 	}
-	return "nothing in the policy can open it"
 }
 
 // changeLocal is about what only allow_local_endpoint can open, or nothing.

@@ -36,7 +36,7 @@ func connPair() (near, far net.Conn, err error) {
 // fileConn takes the descriptor over.
 func fileConn(fd int) (net.Conn, error) {
 	f := os.NewFile(uintptr(fd), "guest")
-	defer f.Close()
+	defer func() { _ = f.Close() }() // FileConn duplicated it
 	c, err := net.FileConn(f)
 	if err != nil {
 		return nil, fmt.Errorf("socket pair: %w", err)

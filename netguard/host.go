@@ -97,7 +97,7 @@ func checkName(s string) Reason {
 			continue
 		}
 		c := s[i]
-		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_') {
+		if !isAlnum(c) && c != '-' && c != '_' {
 			return ReasonHostSyntax
 		}
 	}
@@ -111,7 +111,7 @@ func numericLast(name string) bool {
 	last := name[strings.LastIndexByte(name, '.')+1:]
 	if len(last) >= 2 && last[0] == '0' && last[1] == 'x' {
 		for i := 2; i < len(last); i++ {
-			if c := last[i]; !('0' <= c && c <= '9' || 'a' <= c && c <= 'f') {
+			if c := last[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
 				return false
 			}
 		}

@@ -186,7 +186,7 @@ func TestMatchAndDialSeeTheSameName(t *testing.T) {
 		}
 		spelling := string(written) + rapid.SampledFrom([]string{"", "."}).Draw(rt, "dot")
 		l := newLab(t, Config{Mode: ModeAllowlist, Allow: []Rule{{Host: "*.example.com"}, {Host: "*.example.org"}}})
-		defer l.egress.Close() //nolint:errcheck // always nil
+		defer l.egress.Close()
 		l.names.set(canonical, 0, "8.8.8.8")
 		_, err := l.egress.DialContext(t.Context(), "tcp", spelling+":443")
 		if err == nil {

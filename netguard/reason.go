@@ -83,8 +83,9 @@ func (r Reason) Malformed() bool {
 		ReasonDNSMalformed, ReasonTLSMalformed, ReasonHTTPSyntax, ReasonLocation,
 		ReasonPolicy:
 		return true
+	default:
+		return false
 	}
-	return false
 }
 
 // Verdict is one decision. The zero value denies.

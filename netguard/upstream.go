@@ -47,7 +47,7 @@ func NewUpstream(server string) (*Upstream, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrUpstream, err)
 		}
-		defer f.Close()
+		defer func() { _ = f.Close() }()
 		if server, err = firstNameserver(f); err != nil {
 			return nil, err
 		}
@@ -183,7 +183,7 @@ func (u *Upstream) exchange(ctx context.Context, network string, id uint16, quer
 	if err != nil {
 		return nil, err
 	}
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	deadline := time.Now().Add(upstreamTimeout)
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d
@@ -216,7 +216,7 @@ func (u *Upstream) exchange(ctx context.Context, network string, id uint16, quer
 }
 
 func exchangeTCP(c net.Conn, id uint16, query []byte) ([]byte, error) {
-	framed := binary.BigEndian.AppendUint16(nil, uint16(len(query))) //nolint:gosec // a query of ours has under 512 bytes
+	framed := binary.BigEndian.AppendUint16(nil, uint16(len(query)))
 	if _, err := c.Write(append(framed, query...)); err != nil {
 		return nil, err
 	}

@@ -92,7 +92,8 @@ func validScheme(s string) bool {
 		if 'a' <= c && c <= 'z' {
 			continue
 		}
-		if i == 0 || !('0' <= s[i] && s[i] <= '9' || s[i] == '+' || s[i] == '-' || s[i] == '.') {
+		digit := '0' <= s[i] && s[i] <= '9'
+		if i == 0 || !digit && s[i] != '+' && s[i] != '-' && s[i] != '.' {
 			return false
 		}
 	}

@@ -218,7 +218,7 @@ func (s *site) run(t *testing.T, c Case, in chain) got {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer b.egress.Close() //nolint:errcheck // always nil
+	defer b.egress.Close()
 	b.answer = leadTo(s.ln)
 	req, err := in.request(t.Context())
 	if err != nil {

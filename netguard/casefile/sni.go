@@ -149,5 +149,5 @@ func extension(b []byte, typ int, data []byte) []byte {
 }
 
 func append16(b []byte, n int) []byte {
-	return binary.BigEndian.AppendUint16(b, uint16(n)) //nolint:gosec // lengths of a hello that was just built
+	return binary.BigEndian.AppendUint16(b, uint16(n))
 }

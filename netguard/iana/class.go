@@ -27,8 +27,9 @@ func (c Class) Local() bool {
 	switch c {
 	case V4Loopback, V4Private, V4Cgnat, V6Loopback, V6Ula:
 		return true
+	default:
+		return false
 	}
-	return false
 }
 
 // Loopback reports whether addresses of the class never leave the host.

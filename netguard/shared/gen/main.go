@@ -28,7 +28,7 @@ func run(in, out string) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	private := false
 	var names []string
 	sc := bufio.NewScanner(f)
