@@ -182,7 +182,7 @@ func (r *rootfs) unpack(ctx context.Context, file string, environ []string, hold
 }
 
 func hashFile(path string) (string, error) {
-	f, err := os.Open(path) //nolint:gosec // a path of this package's own making
+	f, err := os.Open(path)
 	if err != nil {
 		return "", err
 	}

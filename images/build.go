@@ -187,7 +187,7 @@ func (b *Builder) seal(ctx context.Context, w *work, ref Ref, key string, want *
 	if err != nil {
 		return err
 	}
-	manifest, err := imageManifest(configBlob, layers, ref.Name, p.tree.version)
+	manifest, err := imageManifest(configBlob, layers, string(KindNPM)+":"+ref.Name, p.tree.version)
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package images
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -136,7 +135,7 @@ func New(cfg Config) (*Builder, error) {
 	}
 	b := &Builder{cfg: cfg, log: cfg.Logger}
 	if b.log == nil {
-		b.log = slog.New(slog.NewTextHandler(io.Discard, nil))
+		b.log = slog.New(slog.DiscardHandler)
 	}
 	var err error
 	b.st, err = openStore(cfg.CacheDir, b.log)

@@ -50,7 +50,7 @@ func newHashWriter(w io.Writer) *hashWriter { return &hashWriter{w: w, sum: sha2
 
 func (h *hashWriter) Write(p []byte) (int, error) {
 	n, err := h.w.Write(p)
-	h.sum.Write(p[:n]) //nolint:errcheck,gosec // a hash's Write never fails
+	h.sum.Write(p[:n]) //nolint:errcheck // a hash's Write never fails
 	h.n += int64(n)
 	return n, err
 }
@@ -134,12 +134,12 @@ func (l *layerWriter) tree(ctx context.Context, dir, at string, skip func(name s
 		if strings.HasPrefix(path.Base(name), ".wh.") {
 			return fail(ErrRefused, "the package holds a file named "+quoted(name)+", which would hide files of the image", "")
 		}
-		switch e.Type() {
-		case fs.ModeDir:
+		switch {
+		case e.IsDir():
 			return l.dir(full, 0o555, 0)
-		case fs.ModeSymlink:
+		case e.Type() == fs.ModeSymlink:
 			return l.link(root, name, full)
-		case 0:
+		case e.Type().IsRegular():
 			return l.packFile(root, name, full)
 		}
 		return fail(ErrRefused, "the package holds "+quoted(name)+", which is neither a file, a folder nor a link", "")

@@ -50,7 +50,7 @@ func imageManifest(config blob, layers []blob, name, version string) ([]byte, er
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageManifest,
 		Config: descriptor(v1.MediaTypeImageConfig, config),
 		Annotations: map[string]string{
-			v1.AnnotationTitle: "npm:" + name, v1.AnnotationVersion: version,
+			v1.AnnotationTitle: name, v1.AnnotationVersion: version,
 		},
 	}
 	for _, l := range layers {
