@@ -1,3 +1,5 @@
+//go:build linux
+
 package container
 
 import (
@@ -27,7 +29,7 @@ import (
 
 // traces is what a box could leave behind on its host.
 type traces struct {
-	Mounts, Cgroups, Folders, Containers, Snapshots, Leases, Processes []string
+	Mounts, Cgroups, Folders, Runtimes, Containers, Snapshots, Leases, Processes []string
 	// Descriptors are this process's, by what they lead to, without numbers.
 	Descriptors []string
 }
@@ -68,6 +70,15 @@ func trace(t *testing.T, h *host) traces {
 	}
 	for _, e := range folders {
 		tr.Folders = append(tr.Folders, e.Name())
+	}
+	states, err := os.ReadDir(filepath.Join(h.runtimeDir(), h.cfg.Namespace))
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	for _, e := range states {
+		if e.Name() != "null-netns" {
+			tr.Runtimes = append(tr.Runtimes, e.Name())
+		}
 	}
 	ctx := h.ctx(t.Context())
 	cs, err := h.cl.Containers(ctx)
