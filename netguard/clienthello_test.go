@@ -1,11 +1,14 @@
 package netguard
 
 import (
+	"bytes"
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
+	"io"
 	"net"
 	"testing"
+	"time"
 )
 
 // helloBytes is the ClientHello that Go's own client sends for cfg.
@@ -142,8 +145,32 @@ func TestParseClientHelloPrefixes(t *testing.T) {
 	}
 }
 
+// serverSees is the name that Go's own server reads from the same bytes, where
+// it takes them for a ClientHello.
+func serverSees(t *testing.T, b []byte) (name string, ok bool) {
+	cfg := &tls.Config{GetConfigForClient: func(chi *tls.ClientHelloInfo) (*tls.Config, error) {
+		name, ok = chi.ServerName, true
+		return nil, errors.New("seen enough")
+	}}
+	if err := tls.Server(&readConn{Reader: bytes.NewReader(b)}, cfg).HandshakeContext(t.Context()); err == nil {
+		t.Fatal("a handshake without a client")
+	}
+	return name, ok
+}
+
+// readConn is a connection whose peer sent some bytes and listens to nothing.
+type readConn struct {
+	net.Conn
+	io.Reader
+}
+
+func (c *readConn) Read(b []byte) (int, error)       { return c.Reader.Read(b) }
+func (c *readConn) Write(b []byte) (int, error)      { return len(b), nil }
+func (c *readConn) Close() error                     { return nil }
+func (c *readConn) SetDeadline(time.Time) error      { return nil }
+func (c *readConn) SetWriteDeadline(time.Time) error { return nil }
+
 func FuzzClientHello(f *testing.F) {
-	f.Add(plainHello(f, "api.example.com"))
 	f.Add(helloSpec{names: []string{"a.example"}, records: 3}.bytes())
 	f.Add(helloSpec{names: []string{"a.example", "b.example"}}.bytes())
 	f.Add(helloSpec{extensions: [][2]any{{tlsExtECH, []byte{0}}}}.bytes())
@@ -161,6 +188,9 @@ func FuzzClientHello(f *testing.F) {
 		}
 		if n > len(b) || n > maxHelloWire || hello.hasSNI != (hello.serverName != "") {
 			t.Fatalf("took %d of %d: %+v", n, len(b), hello)
+		}
+		if name, ok := serverSees(t, b[:n]); ok && name != hello.serverName {
+			t.Fatalf("a server sees %q, the gateway %q", name, hello.serverName)
 		}
 		// Bytes behind the hello change nothing, and neither do single bytes.
 		again, m, err := parseClientHello(append(b[:n:n], 0xff))

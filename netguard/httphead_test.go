@@ -1,7 +1,10 @@
 package netguard
 
 import (
+	"bufio"
+	"bytes"
 	"errors"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -138,6 +141,27 @@ func feedBytes(head httpHead, in string) (n int, ok bool) {
 	return n, true
 }
 
+// sameAsServer compares an accepted head with what Go's own server reads.
+func sameAsServer(t *testing.T, b []byte, head httpHead) {
+	req, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(b)))
+	if err != nil {
+		return
+	}
+	host := head.host
+	if head.absolute {
+		host = head.authority
+	}
+	if _, reason := requestTarget(host, "80"); reason == "" && req.Host != host {
+		t.Fatalf("a server sees host %q, the gateway %q", req.Host, host)
+	}
+	if chunked := len(req.TransferEncoding) > 0; chunked != (head.framing == bodyChunked) {
+		t.Fatalf("a server sees coding %v, the gateway %v", req.TransferEncoding, head.framing)
+	}
+	if head.framing != bodyChunked && req.ContentLength != head.length {
+		t.Fatalf("a server sees %d bytes, the gateway %d", req.ContentLength, head.length)
+	}
+}
+
 func FuzzHTTPHead(f *testing.F) {
 	for _, s := range []string{
 		"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n",
@@ -169,6 +193,7 @@ func FuzzHTTPHead(f *testing.F) {
 		if c := strings.Count(strings.ToLower(text), "\r\nhost:"); c != 1 {
 			t.Fatalf("%d hosts in %q", c, text)
 		}
+		sameAsServer(t, b, head)
 		bs := newBodyScanner(head)
 		k, done, err := bs.feed(b[n:])
 		if k > len(b)-n {
