@@ -36,11 +36,7 @@ func (e *Egress) begin(via Via, network, request string) *attempt {
 // deny writes the decision and returns the error for the sandbox.
 func (a *attempt) deny(m match) error {
 	a.write(EventDecision, m, 0, 0)
-	err := &DeniedError{Request: a.host, Reason: m.Reason, Rule: m.Rule}
-	if len(m.Addrs) > 0 {
-		err.Addr = m.Addrs[0]
-	}
-	return err
+	return &DeniedError{Request: a.host, Addr: m.addr, Reason: m.Reason, Rule: m.Rule}
 }
 
 // allow writes the decision.

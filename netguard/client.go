@@ -71,7 +71,7 @@ func (d dryWire) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	a.target = u.Target
 	p := d.e.Policy()
-	m := d.e.resolve(req.Context(), p, d.e.guard.judgeURL(p, d.e.subject.Registry, u), u.Target)
+	m := d.e.resolve(req.Context(), p, d.e.guard.judgeURL(p, d.e.subject.Registry, asked(u, req)), u.Target)
 	if !m.Allow {
 		return nil, a.deny(m)
 	}
@@ -193,10 +193,19 @@ func (t *transport) first(p *Policy, req *http.Request) (hop, error) {
 			return hop{}, a.deny(deny(ReasonRequestHost, nil))
 		}
 	}
-	if m := t.e.guard.judgeURL(p, t.e.subject.Registry, u); !m.Allow {
+	if m := t.e.guard.judgeURL(p, t.e.subject.Registry, asked(u, req)); !m.Allow {
 		return hop{}, a.deny(m)
 	}
 	return hop{url: u, method: methodOf(req), body: req.Body != nil && req.Body != http.NoBody}, nil
+}
+
+// asked is the URL in the policy's words: a request for an upgrade to
+// WebSocket is one to ws or wss, whatever its URL says (RFC 6455, 3).
+func asked(u URL, req *http.Request) URL {
+	if strings.EqualFold(req.Header.Get("Upgrade"), "websocket") {
+		u.Scheme = strings.Replace(u.Scheme, "http", "ws", 1)
+	}
+	return u
 }
 
 func methodOf(req *http.Request) string {

@@ -196,7 +196,7 @@ func TestRecordsHoldNoSecrets(t *testing.T) {
 // TestWebSocketThroughTheClient holds that an upgrade works over the same
 // checked path, both through the client and through a dialled TLS connection.
 func TestWebSocketThroughTheClient(t *testing.T) {
-	l := newLab(t, Config{Mode: ModeAllowlist, Allow: []Rule{{Host: "example.com"}}})
+	l := newLab(t, Config{Mode: ModeAllowlist, Allow: []Rule{{Host: "example.com"}}, Schemes: []string{"wss"}})
 	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, rw, err := http.NewResponseController(w).Hijack()
 		if err != nil {
@@ -232,6 +232,8 @@ func TestWebSocketThroughTheClient(t *testing.T) {
 		t.Errorf("%q, %v", buf, err)
 	}
 	_ = rw.Close()
+	_, err = get(t, client, "https://example.com/")
+	wantDenied(t, err, ReasonScheme)
 
 	c, err := l.egress.DialTLSContext(t.Context(), "tcp", "example.com:443", cfg)
 	if err != nil {

@@ -148,6 +148,11 @@ func FuzzConfig(f *testing.F) {
 	f.Add([]byte(`{"mode":"allowlist","allow":[{"host":"*.example.com","ports":[443]},{"cidr":"8.8.8.0/24"}],"deny":[{"cidr":"8.8.8.8/32"}]}`))
 	f.Add([]byte(`{"mode":"public","allow_local_endpoint":["127.0.0.1:80","db.internal:1"],"nat64":true}`))
 	f.Add([]byte(`{"mode":"allowlist","allow":[{"cidr":"0.0.0.0/0"}]}`))
+	seedCases(f, func(in any) {
+		if b, ok := in.([]byte); ok {
+			f.Add(b)
+		}
+	}, "policy")
 	f.Fuzz(func(t *testing.T, doc []byte) {
 		cfg, err := DecodeConfig(doc)
 		if err != nil {

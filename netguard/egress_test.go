@@ -69,6 +69,10 @@ func TestDenialsCarryNoAddress(t *testing.T) {
 		if err == nil || strings.Contains(err.Error(), ip) {
 			t.Errorf("%s: %v", name, err)
 		}
+		var denied *DeniedError
+		if errors.As(err, &denied) && denied.Addr.String() != ip {
+			t.Errorf("%s: the error's own field says %v", name, denied.Addr)
+		}
 	}
 }
 

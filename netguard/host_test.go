@@ -1,8 +1,12 @@
 package netguard
 
 import (
+	"bytes"
+	"encoding/json"
 	"net/netip"
 	"net/url"
+	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -85,6 +89,33 @@ func TestTargetString(t *testing.T) {
 	}
 }
 
+// seedCases calls add with each input of the shipped cases of these kinds, so
+// that the fuzz targets start from, and every test run checks, all of them.
+func seedCases(f *testing.F, add func(input any), kinds ...string) {
+	f.Helper()
+	data, err := os.ReadFile("casefile/testdata/cases.jsonl")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for line := range bytes.Lines(data) {
+		var c struct {
+			Kind   string
+			Input  any
+			Policy json.RawMessage
+		}
+		if err := json.Unmarshal(line, &c); err != nil {
+			f.Fatal(err)
+		}
+		switch {
+		case !slices.Contains(kinds, c.Kind):
+		case c.Kind == "policy":
+			add([]byte(c.Policy))
+		default:
+			add(c.Input)
+		}
+	}
+}
+
 // FuzzParseHost holds that a host is read in one way: what is accepted is
 // canonical, reads as itself again, and is no name that another parser takes
 // for an address.
@@ -92,6 +123,11 @@ func FuzzParseHost(f *testing.F) {
 	for _, s := range []string{"a.example.com.", "127.0.0.1", "::1", "0x7f.1", "xn--bcher-kva.example", "１２７.0.0.1", "a\x00b", "*.x", "xn--", "1.2.3.4.", "[::1]"} {
 		f.Add(s)
 	}
+	seedCases(f, func(in any) {
+		if s, ok := in.(string); ok {
+			f.Add(s)
+		}
+	}, "host", "ip")
 	f.Fuzz(func(t *testing.T, s string) {
 		name, addr, reason := ParseHost(s)
 		if reason != "" {
@@ -132,6 +168,11 @@ func FuzzParseURL(f *testing.F) {
 	for _, s := range []string{"https://example.com:443/x?y#z", "http://[::1]:80/", "http://a@b/", "http:\\\\a", "ws://a.b/%2f", "http+unix://%2f/", "https://a.b:/"} {
 		f.Add(s)
 	}
+	seedCases(f, func(in any) {
+		if s, ok := in.(string); ok {
+			f.Add(s)
+		}
+	}, "url")
 	f.Fuzz(func(t *testing.T, s string) {
 		u, reason := ParseURL(s)
 		if reason != "" {

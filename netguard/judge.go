@@ -11,8 +11,9 @@ import (
 // steps need it. The zero value denies.
 type match struct {
 	Verdict
-	rule  *rule // nil in mode public without a rule
-	local bool  // an exact local endpoint
+	rule  *rule      // nil in mode public without a rule
+	local bool       // an exact local endpoint
+	addr  netip.Addr // the answer that refused a name, for the error's field
 }
 
 // permits reports whether proto may be spoken. Where no rule says more, mode
@@ -44,9 +45,9 @@ func deny(reason Reason, r *rule) match {
 	return m
 }
 
-func denyClass(reason Reason, r *rule, c iana.Class) match {
+func denyAddr(reason Reason, r *rule, c iana.Class, a netip.Addr) match {
 	m := deny(reason, r)
-	m.Class = c
+	m.Class, m.addr = c, a
 	return m
 }
 
@@ -124,7 +125,7 @@ func (g *Guard) judgeLiteral(p *Policy, registry string, t Target) match {
 	}
 	class, ok := g.classify(p, registry, t.Addr)
 	if !ok {
-		return denyClass(ReasonAddress, nil, class)
+		return denyAddr(ReasonAddress, nil, class, t.Addr)
 	}
 	var seen *rule
 	for n := p.allowNets.find(t.Addr); n != nil; n = n.parent {
@@ -153,7 +154,7 @@ func (g *Guard) judgeLiteral(p *Policy, registry string, t Target) match {
 func (g *Guard) vetLocal(r *rule, t Target) match {
 	class := iana.Lookup(t.Addr)
 	if !class.Local() || iana.Metadata(t.Addr) || g.refused.find(t.Addr) != nil {
-		return denyClass(ReasonAddress, r, class)
+		return denyAddr(ReasonAddress, r, class, t.Addr)
 	}
 	m := allow(r)
 	m.Class = class
@@ -202,27 +203,27 @@ func (g *Guard) vet(p *Policy, registry string, m match, t Target, addrs []netip
 		a = a.Unmap()
 		addrs[i] = a
 		if n := p.denyNets.find(a); n != nil {
-			return denyClass(ReasonDenyRule, n.rules[0], iana.Lookup(a))
+			return denyAddr(ReasonDenyRule, n.rules[0], iana.Lookup(a), a)
 		}
 		if m.local {
 			class := iana.Lookup(a)
 			bad := !class.Local() || iana.Metadata(a) || g.refused.find(a) != nil
 			if bad || localhostName(t.Name) && !class.Loopback() {
-				return denyClass(ReasonLocal, m.rule, class)
+				return denyAddr(ReasonLocal, m.rule, class, a)
 			}
 			first = cmp.Or(first, class)
 			continue
 		}
 		class, ok := g.classify(p, registry, a)
 		if !ok {
-			return denyClass(ReasonAddress, m.rule, class)
+			return denyAddr(ReasonAddress, m.rule, class, a)
 		}
 		first = cmp.Or(first, class)
 	}
 	if m.rule != nil && !m.rule.holds(addrs) {
 		r := p.ruleWithin(t, addrs)
 		if r == nil {
-			return denyClass(ReasonWithin, m.rule, first)
+			return denyAddr(ReasonWithin, m.rule, first, addrs[0])
 		}
 		m.rule, m.Rule = r, r.id
 	}

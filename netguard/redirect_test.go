@@ -122,6 +122,14 @@ func FuzzLocation(f *testing.F) {
 	for _, s := range []string{"/y", "//b/", "https://b.example.com/", "../x", "?q", "#f", "http:b", "\\\\b", "/a:b", "a:b", "//[::1]/", "/\t", "%2f%2fb"} {
 		f.Add("https://a.example.com/dir/x?q", s)
 	}
+	seedCases(f, func(in any) {
+		chain, _ := in.(map[string]any)
+		for _, r := range chain["responses"].([]any) {
+			if s, ok := r.(map[string]any)["location"].(string); ok {
+				f.Add("https://a.example.com/x", s)
+			}
+		}
+	}, "redirect_chain")
 	f.Fuzz(func(t *testing.T, rawBase, loc string) {
 		base, reason := ParseURL(rawBase)
 		if reason != "" {

@@ -52,12 +52,13 @@ func runURL(b *bench, raw json.RawMessage) (got, error) {
 	}
 	// The client speaks http and https; a WebSocket starts as one of them.
 	scheme := strings.Replace(u.Scheme, "ws", "http", 1)
-	if v := b.egress.Policy(); !v.PermitsScheme(u.Scheme) {
-		return outcome(false, netguard.ReasonScheme, "", ""), nil
-	}
 	req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, scheme+"://"+u.Target.String()+u.Rest, nil)
 	if err != nil {
 		return invalid(netguard.ReasonURLSyntax), nil
+	}
+	if scheme != u.Scheme {
+		req.Header.Set("Connection", "Upgrade")
+		req.Header.Set("Upgrade", "websocket")
 	}
 	resp, err := b.egress.RoundTripper(netguard.HTTPOptions{}).RoundTrip(req)
 	if err == nil {
