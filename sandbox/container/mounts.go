@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/user"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -130,14 +129,7 @@ func stageAll(req Request, dir string, first uint32) ([]specs.Mount, error) {
 	if len(req.Spec.Mounts) == 0 {
 		return nil, nil
 	}
-	// The ids on disk on the left, the ids of the running box on the right: the
-	// caller is the guest's user. The second pair is for gVisor, which makes a
-	// file as the box's root before it gives it away; on disk that is an id
-	// that nobody else has. The namespace exists only as this descriptor.
-	ids := func(caller uint32) string {
-		return fmt.Sprintf("%d:%d:1,%d:%d:1", caller, first+guestUID, first, first)
-	}
-	idmap, err := mount.GetUsernsFD(ids(req.Owner), ids(primaryGroup(req.Owner)))
+	idmap, err := mount.GetUsernsFD(diskIDs(first, req.Owner), diskIDs(first, req.Group, req.Groups...))
 	if err != nil {
 		return nil, fmt.Errorf("map ids: %w", err)
 	}
@@ -184,18 +176,26 @@ func unstage(dir string) error {
 	return errors.Join(append(errs, os.Remove(dir))...)
 }
 
-// primaryGroup is the caller's own group by the user database. A caller that
-// has none is given nogroup: the folder's group would lend what the caller
-// may not have.
-func primaryGroup(uid uint32) uint32 {
-	const nogroup = 65534
-	u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10))
-	if err != nil {
-		return nogroup
+// maxGroups bounds how many of a caller's further groups are mapped: the
+// kernel takes 340 ranges.
+const maxGroups = 256
+
+// diskIDs writes a mapping with the ids on disk on the left and the ids of the
+// running box, whose first is given, on the right: the caller is the guest's
+// user. The second pair is for gVisor, which makes a file as the box's root
+// before it gives it away; on disk that is an id that nobody else has. The
+// rest become ids that nobody in the guest is: gVisor opens a file by a
+// capability, which reaches no file whose group the box cannot name.
+func diskIDs(first, caller uint32, further ...uint32) string {
+	const furtherBase = guestUID - 1 // downwards from here
+	m := fmt.Sprintf("%d:%d:1,%d:%d:1", caller, first+guestUID, first, first)
+	mapped := map[uint32]bool{caller: true, first: true}
+	for _, id := range further {
+		if mapped[id] || len(mapped) > maxGroups {
+			continue
+		}
+		m += fmt.Sprintf(",%d:%d:1", id, first+furtherBase-uint32(len(mapped)))
+		mapped[id] = true
 	}
-	gid, err := strconv.ParseUint(u.Gid, 10, 32)
-	if err != nil {
-		return nogroup
-	}
-	return uint32(gid)
+	return m
 }

@@ -16,24 +16,37 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// callerUID is a caller of the engine who is not root.
-const callerUID = 12345
+// A caller of the engine who is not root, and is in no user database; the
+// further group is one that the caller is a member of.
+const (
+	callerUID     = 12345
+	callerGID     = 23456
+	callerFurther = 34567
+)
 
-// callerFolder is a folder of the caller's with a file of the caller's own
-// and one of root's.
+// byCaller makes the request one of that caller's.
+func byCaller(req *Request) {
+	req.Owner, req.Group, req.Groups = callerUID, callerGID, []uint32{callerGID, callerFurther}
+}
+
+// callerFolder is a folder of the caller's with files of the caller's own,
+// one of them in a further group, and one of root's.
 func callerFolder(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	for name, mode := range map[string]os.FileMode{"mine": 0o600, "roots": 0o600, "public": 0o644} {
+	for name, mode := range map[string]os.FileMode{"mine": 0o600, "grouped": 0o600, "roots": 0o600, "public": 0o644} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(name), mode); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, p := range []string{dir, filepath.Join(dir, "mine")} {
-		// This uid is in no user database, which makes its group nogroup.
-		if err := os.Chown(p, callerUID, int(primaryGroup(callerUID))); err != nil {
+	for p, gid := range map[string]int{"": callerGID, "mine": callerGID, "grouped": callerFurther} {
+		if err := os.Chown(filepath.Join(dir, p), callerUID, gid); err != nil {
 			t.Fatal(err)
 		}
+	}
+	// Nobody else may even enter: t.TempDir is open to all.
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
 	}
 	return dir
 }
@@ -68,7 +81,8 @@ func TestMounts(t *testing.T) {
 			t.Fatal(err)
 		}
 		req := request()
-		req.Owner, req.Spec.Isolation = callerUID, tier
+		byCaller(&req)
+		req.Spec.Isolation = tier
 		req.Spec.Mounts = []sandbox.Mount{
 			{Source: openPath(t, ro), Target: "/data/ro"},
 			{Source: openPath(t, rw), Target: "/data/rw", ReadWrite: true},
@@ -82,6 +96,9 @@ func TestMounts(t *testing.T) {
 			}
 			if got := g.must("stat", dir+"mine"); got != "65532 65532 100600" {
 				t.Errorf("%smine is %s", dir, got)
+			}
+			if got := g.must("read", dir+"grouped"); got != "grouped" {
+				t.Errorf("%sgrouped: %q", dir, got)
 			}
 			if a := g.do("read", dir+"roots"); a.Err != "permission denied" {
 				t.Errorf("%sroots: %q, %s", dir, a.Out, a.Err)
@@ -109,8 +126,8 @@ func TestMounts(t *testing.T) {
 		if err := unix.Stat(filepath.Join(rw, "new"), &st); err != nil {
 			t.Fatal(err)
 		}
-		if st.Uid != callerUID {
-			t.Errorf("the new file belongs to %d on the host", st.Uid)
+		if st.Uid != callerUID || st.Gid != callerGID {
+			t.Errorf("the new file belongs to %d:%d on the host", st.Uid, st.Gid)
 		}
 		if b, err := os.ReadFile(filepath.Join(rw, "mine")); err != nil || string(b) != "mine+" {
 			t.Errorf("on the host: %q, %v", b, err)
@@ -140,7 +157,8 @@ func TestMountTricks(t *testing.T) {
 			t.Fatal(err)
 		}
 		req := request()
-		req.Owner, req.Spec.Isolation = callerUID, tier
+		byCaller(&req)
+		req.Spec.Isolation = tier
 		req.Spec.Mounts = []sandbox.Mount{{Source: openPath(t, rw), Target: "/data", ReadWrite: true}}
 		g := start(t, newHost(t), req)
 		for _, p := range []string{"/data/abs", "/data/rel", "/data/fd", "/data/root" + outside, "/data/.." + outside} {
@@ -172,7 +190,8 @@ func TestSocketInAMount(t *testing.T) {
 		}
 		h := newHost(t)
 		req := request()
-		req.Owner, req.Spec.Isolation = callerUID, tier
+		byCaller(&req)
+		req.Spec.Isolation = tier
 		req.Spec.Mounts = []sandbox.Mount{{Source: openPath(t, dir), Target: "/data"}}
 		if a := start(t, h, req).do("dial", "unix", "/data/sock"); a.Err == "" {
 			t.Error("the guest reached a socket of the host's")

@@ -13,8 +13,12 @@ import (
 // Request is what a caller of the engine may ask for: no host path, no
 // runtime option, no name of another's object.
 type Request struct {
-	// Owner is the caller's uid, from the socket's peer credentials.
-	Owner uint32
+	// Owner, Group and Groups are the caller's uid, its group and its further
+	// groups, from the socket's peer credentials. Of what is mounted, the
+	// caller's files are the guest's; the further groups make theirs known to
+	// the guest without making it a member.
+	Owner, Group uint32
+	Groups       []uint32
 	// Spec is what to run. Spec.Image.Path is ignored here: the image must
 	// have been imported. Spec.Mounts carry the caller's descriptors.
 	Spec sandbox.Spec

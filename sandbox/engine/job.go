@@ -188,7 +188,9 @@ func (p *peer) request(m *startMsg, mounts []*os.File) (container.Request, error
 	if err != nil {
 		return container.Request{}, err
 	}
-	return container.Request{Owner: p.cred.uid, Spec: spec, Gateway: m.Gateway, Open: m.Open}, nil
+	return container.Request{
+		Owner: p.cred.uid, Group: p.cred.gid, Groups: p.cred.groups, Spec: spec, Gateway: m.Gateway, Open: m.Open,
+	}, nil
 }
 
 // attend waits for the box's end, or brings it about when the caller asks for

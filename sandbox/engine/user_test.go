@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -222,8 +223,8 @@ func TestOrdinaryUserMountsOnlyItsOwn(t *testing.T) {
 		}
 		_ = in.Close()
 	}
-	if got := e.host.last().Owner; got != ordinaryUID {
-		t.Errorf("owner %d", got)
+	if got := e.host.last(); got.Owner != ordinaryUID || got.Group != ordinaryGroup || !slices.Equal(got.Groups, []uint32{ordinarySupplementary}) {
+		t.Errorf("owner %d, group %d, further groups %v", got.Owner, got.Group, got.Groups)
 	}
 	// The questions were asked as the user; this process still is root.
 	if err := unix.Faccessat2(unix.AT_FDCWD, secret, unix.R_OK, unix.AT_EACCESS); err != nil {
