@@ -181,6 +181,16 @@ func findParts(dir string) (engineParts, error) {
 	return engineParts{dir: filepath.Dir(shim), shim: shim, runc: runc, runsc: runsc}, nil
 }
 
+// doctorParts is the folder that doctor looks at: the named one, or the first
+// of partsDirs that is there.
+func doctorParts(dir string) string {
+	p, err := findParts(dir)
+	if err != nil {
+		return dir
+	}
+	return p.dir
+}
+
 // program returns the path of an executable in dir, or "".
 func program(dir, name string) string {
 	p := filepath.Join(dir, name)

@@ -30,6 +30,7 @@ type server struct {
 type launcher struct {
 	builder  *images.Builder
 	guard    *netguard.Guard
+	silent   *netguard.Guard // writes no records: for refusals that are expected
 	runtimes *runtimes
 	log      *slog.Logger
 }

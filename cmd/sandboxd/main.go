@@ -14,6 +14,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/sandboxd/sandboxd/sandbox/wasm"
 )
 
 // version is set at link time.
@@ -43,6 +45,7 @@ type statusError int
 func (e statusError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
 func main() {
+	wasm.WorkerMain() // does not return in a worker
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	code := exitCode(newRoot().ExecuteContext(ctx))
 	stop()
@@ -84,7 +87,7 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%w: see %s --help", err, cmd.CommandPath())
 	})
-	root.AddCommand(newRun(), newServe(), newCall(), newEngine(), newPolicy(), newImage(), newVersion())
+	root.AddCommand(newRun(), newServe(), newCall(), newEngine(), newDoctor(), newPolicy(), newImage(), newTry(), newVersion())
 	return root
 }
 

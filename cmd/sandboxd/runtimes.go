@@ -30,7 +30,9 @@ func (r *runtimes) forTier(ctx context.Context, tier sandbox.Isolation) (sandbox
 	defer r.mu.Unlock()
 	if tier.IsWASM() {
 		if r.modules == nil {
-			rt, err := wasm.New(wasm.Config{CacheDir: filepath.Join(r.cache, "modules"), Logger: r.log})
+			rt, err := wasm.New(wasm.Config{
+				CacheDir: filepath.Join(r.cache, "modules"), WorkerCommand: []string{"/proc/self/exe"}, Logger: r.log,
+			})
 			if err != nil {
 				return nil, err
 			}

@@ -72,6 +72,11 @@ func (c *common) open() (*launcher, func(), error) {
 		}
 		return nil, nil, err
 	}
+	silent, err := netguard.New(netguard.Options{Upstream: c.resolver, Logger: log})
+	if err != nil {
+		_ = rec.Close()
+		return nil, nil, err
+	}
 	rts := &runtimes{cache: cache, socket: c.socket, log: log, onTransfer: show.transfer}
 	closeAll := func() {
 		ctx, cancel := context.WithTimeout(context.Background(), stopBound)
@@ -81,7 +86,7 @@ func (c *common) open() (*launcher, func(), error) {
 		}
 		_ = rec.Close()
 	}
-	return &launcher{builder: builder, guard: guard, runtimes: rts, log: log}, closeAll, nil
+	return &launcher{builder: builder, guard: guard, silent: silent, runtimes: rts, log: log}, closeAll, nil
 }
 
 // newBuilder makes a builder on the user's cache that tells w what it waits for.
