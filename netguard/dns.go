@@ -34,13 +34,13 @@ func (e *Egress) Resolve(ctx context.Context, query []byte, pin func([]netip.Add
 	}
 	r := e.resolveQuery(ctx, q, err)
 	a.target.Name = r.name
-	if r.match.Allow && len(r.endpoints) > 0 {
+	if r.Allow && len(r.endpoints) > 0 {
 		if err := pin(r.endpoints, r.pinFor); err != nil {
 			e.guard.log.Warn("gateway took no address pin", "error", err)
 			r = r.refused(deny(ReasonPin, r.rule), dnsServFail)
 		}
 	}
-	if !r.match.Allow {
+	if !r.Allow {
 		_ = e.refuse(gateLookup, a, r.match)
 		return q.answer(r.answer), nil
 	}
@@ -48,7 +48,7 @@ func (e *Egress) Resolve(ctx context.Context, query []byte, pin func([]netip.Add
 		a.allow(r.match) // once while its pins live, not once a query
 	}
 	if len(r.answer.addrs) > 0 {
-		e.gw.pins.add(r.name, r.match.Addrs, r.pinFor)
+		e.gw.pins.add(r.name, r.Addrs, r.pinFor)
 	}
 	return q.answer(r.answer), nil
 }

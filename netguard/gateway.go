@@ -43,7 +43,7 @@ func (g *gatewayState) helloDeadline() time.Time {
 func (e *Egress) ServeConn(ctx context.Context, conn net.Conn, dst netip.AddrPort) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(e.ctx, cancel)()
+	defer context.AfterFunc(e.ctx, cancel)() //nolint:contextcheck // the Egress's end ends it too
 	dst = unmapDst(dst)
 	s := &session{e: e, a: e.begin(ViaGateway, "tcp", dst.String()), guest: conn, dst: dst}
 	s.a.target = Target{Addr: dst.Addr(), Port: dst.Port()}

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -81,7 +82,9 @@ func adversary(t *testing.T) {
 	a.start(Config{
 		Mode: ModeAllowlist,
 		Allow: []Rule{
-			{Host: "api.example.com"}, {Host: "b.example.com"}, {Host: "*.example.org"},
+			{Host: "api.example.com"},
+			{Host: "b.example.com"},
+			{Host: "*.example.org"},
 			{Host: "plain.example.com", Ports: []Port{"80"}},
 		},
 		Limits: Limits{NamesPerWildcard: 40},
@@ -100,7 +103,7 @@ func adversary(t *testing.T) {
 		t.Errorf("%d connections reached what none may reach", n)
 	}
 	for _, to := range a.dialled {
-		if !(to.Addr() == netip.MustParseAddr("8.8.8.8") || to.Addr() == netip.MustParseAddr("8.8.4.4") || to.Addr() == netip.MustParseAddr("2606:4700::1111")) {
+		if !slices.Contains(addrs("8.8.8.8", "8.8.4.4", "2606:4700::1111"), to.Addr()) {
 			t.Errorf("the guard dialled %v", to)
 		}
 	}
@@ -115,11 +118,7 @@ func (a *arena) prepare(t *testing.T) {
 	tool(t, "ip", "link", "set", "lo", "up")
 	tool(t, "mount", "--make-rprivate", "/")
 	tool(t, "mount", "--bind", conf, "/etc/resolv.conf")
-	var names []string
-	for _, n := range []string{"api.example.com", "b.example.com", "plain.example.com", "*.example.org", "evil.example.net"} {
-		names = append(names, n)
-	}
-	cert, _ := testCert(t, names...)
+	cert, _ := testCert(t, "api.example.com", "b.example.com", "plain.example.com", "*.example.org", "evil.example.net")
 	a.cert = cert
 	a.caFile = filepath.Join(dir, "ca.pem")
 	writeFile(t, a.caFile, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Certificate[0]})))

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -242,5 +243,30 @@ func TestServeConnRawStillDeniesNames(t *testing.T) {
 				t.Errorf("saw %q, decision %+v", seen, d)
 			}
 		})
+	}
+}
+
+// The policy's schemes hold at the gateway as in the HTTP client.
+func TestServeConnSchemes(t *testing.T) {
+	const get = "GET / HTTP/1.1\r\nHost: a.example.com\r\n"
+	hello := string(helloSpec{names: []string{"a.example.com"}}.bytes())
+	for _, tt := range []struct {
+		schemes []string
+		send    string
+		want    Reason
+	}{
+		{nil, get + "\r\n", ""},
+		{[]string{"https"}, get + "\r\n", ReasonScheme},
+		{[]string{"http"}, get + "Upgrade: websocket\r\n\r\n", ReasonScheme},
+		{[]string{"http", "ws"}, get + "Upgrade: websocket\r\n\r\n", ""},
+		{[]string{"http"}, hello, ReasonScheme},
+		{[]string{"wss"}, hello, ""},
+	} {
+		l := newLab(t, Config{Mode: ModeAllowlist, Allow: []Rule{{Host: "a.example.com", Ports: []Port{"80"}}}, Schemes: tt.schemes})
+		l.names.set("a.example.com", time.Minute, "8.8.8.8")
+		l.lookUp("a.example.com")
+		if v := l.egress.JudgeStream("tcp", netip.MustParseAddrPort("8.8.8.8:80"), []byte(tt.send)); v.Reason != tt.want {
+			t.Errorf("%v %.20q: %+v", tt.schemes, tt.send, v)
+		}
 	}
 }

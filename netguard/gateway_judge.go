@@ -134,6 +134,8 @@ func (e *Egress) judgeHello(p *Policy, d door, dst netip.AddrPort, hello clientH
 	m := e.pinned(p, t, dst.Addr())
 	switch {
 	case !m.Allow:
+	case !p.PermitsScheme("https") && !p.PermitsScheme("wss"):
+		m = deny(ReasonScheme, m.rule)
 	case !m.permits(ProtocolTLS, t):
 		m = deny(ReasonProtocol, m.rule)
 	case hello.ech && !m.ech(t):
@@ -185,8 +187,15 @@ func (e *Egress) judgeHead(p *Policy, d door, dst netip.AddrPort, bound string, 
 	case t.Name == "", t.Port != dst.Port(), strings.HasSuffix(head.host, "."), bound != "" && t.Name != bound:
 		return deny(ReasonHTTPHost, nil), t
 	}
+	if head.websocket {
+		scheme = strings.Replace(scheme, "http", "ws", 1)
+	}
 	m := e.pinned(p, t, dst.Addr())
-	if m.Allow && !m.permits(proto, t) {
+	switch {
+	case !m.Allow:
+	case !p.PermitsScheme(scheme):
+		m = deny(ReasonScheme, m.rule)
+	case !m.permits(proto, t):
 		m = deny(ReasonProtocol, m.rule)
 	}
 	return m, t

@@ -50,6 +50,7 @@ func (s *bodyScanner) feed(b []byte) (n int, done bool, err error) {
 		n = int(min(s.left, int64(len(b))))
 		s.left -= int64(n)
 		return n, s.left == 0, nil
+	case bodyChunked:
 	}
 	for n < len(b) && s.state != chunkDone {
 		if s.state == chunkData {

@@ -53,7 +53,7 @@ func serveCase(t *testing.T, c Case, in sniInput) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer b.egress.Close() //nolint:errcheck // always nil
+	defer func() { _ = b.egress.Close() }()
 	if err := b.pin(); err != nil {
 		t.Fatal(err)
 	}
