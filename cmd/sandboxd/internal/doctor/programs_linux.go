@@ -170,7 +170,7 @@ func (c Config) version(ctx context.Context, path, minimum, lacks string) Check 
 
 // engine asks whether an ordinary user finds an engine to work with.
 func (c Config) engine(ctx context.Context) Check {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", c.Engine)
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unixpacket", c.Engine)
 	switch {
 	case err == nil:
 		_ = conn.Close()
