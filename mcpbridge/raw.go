@@ -16,7 +16,7 @@ import (
 func (e *entry) newRaw() (*streamhttp.Handler, error) {
 	c := e.reg.cfg
 	return streamhttp.New(streamhttp.Config{
-		Open:    e.openRaw,
+		Open: e.openRaw, Stateless: e.srv.Sharing == SharingSession,
 		MaxBody: c.MaxBody, MaxSessions: e.srv.Limits.Sessions, Idle: c.SessionIdle, Logger: e.log,
 	})
 }

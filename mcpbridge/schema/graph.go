@@ -17,6 +17,8 @@ type node struct {
 	items   []*node          // to any item
 	ref     string           // JSON pointer, resolved into here
 	weight  int              // work at this node alone
+	types   []string         // what "type" allows; nil is everything
+	whole   bool             // a keyword compares, hashes or prints the whole value
 }
 
 var errNodes = errors.New("too many subschemas")
@@ -66,6 +68,21 @@ func (b *builder) build(v any, path string) (*node, error) {
 	}
 	if err := b.refsOf(n, m, path); err != nil {
 		return nil, err
+	}
+	switch t := m["type"].(type) {
+	case string:
+		n.types = []string{t}
+	case []any:
+		n.types = []string{}
+		for _, e := range t {
+			if e, ok := e.(string); ok {
+				n.types = append(n.types, e)
+			}
+		}
+	}
+	for _, k := range []string{"enum", "const", "uniqueItems", "contains"} {
+		_, has := m[k]
+		n.whole = n.whole || has
 	}
 	n.weight += weight(m["enum"]) + weight(m["const"]) + weight(m["required"])
 	for k, v := range m {

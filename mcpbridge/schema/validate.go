@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -11,8 +12,9 @@ import (
 )
 
 // maxWork bounds one validation, in visits of a subschema and blocks of 64
-// bytes of a value. An honest call needs under a thousand.
-const maxWork = 2_000_000
+// bytes of a value, beside one for each byte of the value. An honest call needs
+// under a thousand.
+const maxWork = 1_000_000
 
 const maxVisitDepth = 512
 
@@ -57,7 +59,7 @@ func (s *Schema) Validate(raw json.RawMessage) (err error) {
 	if err := json.Unmarshal(raw, &v); err != nil {
 		return &InvalidError{Reason: cut(err.Error())}
 	}
-	w := work{budget: maxWork}
+	w := work{budget: maxWork + len(raw)}
 	if err := w.visit(s.root, v, 0); err != nil {
 		return &InvalidError{Reason: err.Error()}
 	}
@@ -77,7 +79,11 @@ func (w *work) spend(n int) bool {
 }
 
 func (w *work) visit(n *node, v any, depth int) error {
-	if depth > maxVisitDepth || !w.spend(n.weight) || !w.size(v) {
+	if depth > maxVisitDepth || !w.spend(n.weight) {
+		return errWork
+	}
+	// The validator prints a value of the wrong type, all of it.
+	if (n.whole || !n.takes(v)) && !w.size(v) {
 		return errWork
 	}
 	for _, c := range n.here {
@@ -98,6 +104,25 @@ func (w *work) visit(n *node, v any, depth int) error {
 		}
 	}
 	return nil
+}
+
+// takes says whether a large value has an allowed type.
+func (n *node) takes(v any) bool {
+	if n.types == nil {
+		return true
+	}
+	t := ""
+	switch v.(type) {
+	case map[string]any:
+		t = "object"
+	case []any:
+		t = "array"
+	case string:
+		t = "string"
+	default:
+		return true // a scalar is small
+	}
+	return slices.Contains(n.types, t)
 }
 
 func (w *work) visitObject(n *node, v map[string]any, depth int) error {

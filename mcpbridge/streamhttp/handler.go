@@ -41,9 +41,10 @@ type Emit func(m relay.Message, raw []byte)
 type Config struct {
 	// Open starts a session for a client that sent initialize.
 	Open func(ctx context.Context, r *http.Request, emit Emit) (Session, error)
-	// Stateless, where set, serves requests of the revision 2026-07-28, which
-	// knows no sessions; nil refuses them.
-	Stateless http.Handler
+	// Stateless serves requests of the revision 2026-07-28, which knows no
+	// sessions, if what Open gives speaks it. Otherwise a client is told which
+	// versions there are.
+	Stateless bool
 	// MaxBody bounds a request's body in bytes.
 	MaxBody int64
 	// MaxSessions bounds the sessions that are open at once.
@@ -74,6 +75,8 @@ type Handler struct {
 	opening  int
 	closed   bool
 	wg       sync.WaitGroup // one for each session's owner
+
+	stateless stateless
 }
 
 // New checks the configuration.
@@ -84,7 +87,9 @@ func New(cfg Config) (*Handler, error) {
 	if cfg.Stop <= 0 {
 		cfg.Stop = 20 * time.Second
 	}
-	return &Handler{cfg: cfg, sessions: map[string]*session{}}, nil
+	h := &Handler{cfg: cfg, sessions: map[string]*session{}}
+	h.stateless.h = h
+	return h, nil
 }
 
 // Close ends all sessions, refuses new ones, and waits.
@@ -119,12 +124,13 @@ func (h *Handler) Len() int {
 // ServeHTTP serves POST, GET and DELETE.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	v := r.Header.Get(versionHeader)
-	if v == StatelessVersion && h.cfg.Stateless != nil && r.Header.Get(sessionHeader) == "" {
-		h.cfg.Stateless.ServeHTTP(w, r)
-		return
-	}
-	if v != "" && !slices.Contains(versions, v) {
-		fail(w, http.StatusBadRequest, nil, -32600, "unsupported protocol version; supported: "+strings.Join(versions, ", "))
+	if v != "" && !slices.Contains(versions, v) && r.Method != http.MethodPost {
+		if v == StatelessVersion {
+			w.Header().Set("Allow", "POST")
+			fail(w, http.StatusMethodNotAllowed, nil, -32600, "this revision has POST alone")
+			return
+		}
+		unsupported(w, nil, v, h.versions())
 		return
 	}
 	switch r.Method {
@@ -222,6 +228,16 @@ func (h *Handler) post(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
+	v := r.Header.Get(versionHeader)
+	modern := v == StatelessVersion || v == "" && m.Kind == relay.Request && metaVersionOf(m, raw) != ""
+	switch {
+	case modern && h.cfg.Stateless && r.Header.Get(sessionHeader) == "":
+		h.stateless.post(w, r, m, raw)
+		return
+	case v != "" && !slices.Contains(versions, v):
+		unsupported(w, m.ID.Of(raw), v, h.versions())
+		return
+	}
 	if m.Kind == relay.Request && m.Method == "initialize" {
 		if r.Header.Get(sessionHeader) != "" {
 			fail(w, http.StatusBadRequest, m.ID.Of(raw), -32600, "the session is initialized already")
@@ -238,7 +254,7 @@ func (h *Handler) post(w http.ResponseWriter, r *http.Request) {
 var errFull = errors.New("too many sessions are open")
 
 func (h *Handler) open(w http.ResponseWriter, r *http.Request, m relay.Message, raw []byte) {
-	s, err := h.start(r)
+	s, err := h.start(r, nil)
 	if err != nil {
 		status, msg := http.StatusServiceUnavailable, err.Error()
 		h.cfg.Logger.Warn("could not open an MCP session", "error", relay.Cut([]byte(msg), 500))
@@ -252,7 +268,17 @@ func (h *Handler) open(w http.ResponseWriter, r *http.Request, m relay.Message, 
 	}
 }
 
-func (h *Handler) start(r *http.Request) (*session, error) {
+// versions are those that a client may use here.
+func (h *Handler) versions() []string {
+	if h.cfg.Stateless {
+		return append(slices.Clone(versions), StatelessVersion)
+	}
+	return versions
+}
+
+// start opens a session, in use by its caller. A nil emit is the session's
+// own; with another the session has no id that a client could use.
+func (h *Handler) start(r *http.Request, emit Emit) (*session, error) {
 	h.mu.Lock()
 	if h.closed || len(h.sessions)+h.opening >= h.cfg.MaxSessions {
 		h.mu.Unlock()
@@ -261,7 +287,10 @@ func (h *Handler) start(r *http.Request) (*session, error) {
 	h.opening++
 	h.mu.Unlock()
 	s := newSession(h, rand.Text())
-	backend, err := h.cfg.Open(r.Context(), r, s.emit)
+	if emit == nil {
+		emit = s.emit
+	}
+	backend, err := h.cfg.Open(r.Context(), r, emit)
 	h.mu.Lock()
 	h.opening--
 	if err == nil && h.closed {

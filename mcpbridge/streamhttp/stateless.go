@@ -1,0 +1,428 @@
+package streamhttp
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandboxd/sandboxd/mcpbridge/relay"
+)
+
+// The revision 2026-07-28 knows no sessions: each POST says for itself which
+// version and capabilities it has. All such requests of an endpoint share one
+// backend, whose ids and progress tokens are the bridge's own.
+
+const (
+	metaVersion      = "io.modelcontextprotocol/protocolVersion"
+	metaSubscription = "io.modelcontextprotocol/subscriptionId"
+
+	codeHeaderMismatch     = -32020
+	codeMissingCapability  = -32021
+	codeUnsupportedVersion = -32022
+
+	probeTimeout = 10 * time.Second
+	legacyFor    = 10 * time.Minute
+)
+
+var errLegacy = errors.New("the server does not speak " + StatelessVersion)
+
+// stateless keeps the shared backend of one endpoint.
+type stateless struct {
+	h *Handler
+
+	mu     sync.Mutex // held while the backend starts
+	run    *statelessRun
+	legacy time.Time // until when the server counts as an older one
+}
+
+// statelessRun is one backend and the requests that are open with it.
+type statelessRun struct {
+	s       *session // owns and ends the backend
+	backend Session
+
+	mu   sync.Mutex
+	last int64
+	open map[int64]*statelessRequest
+}
+
+// statelessRequest is one POST that waits for its answer.
+type statelessRequest struct {
+	id, token []byte // as the client wrote them; token is nil without progress
+	ch        chan []byte
+	left      chan struct{}
+}
+
+// get returns the running backend, or starts one and asks whether it speaks
+// this revision.
+func (st *stateless) get(r *http.Request) (*statelessRun, error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.run != nil {
+		select {
+		case <-st.run.s.ending:
+		default:
+			if st.run.s.use() {
+				return st.run, nil
+			}
+		}
+		st.run = nil
+	}
+	if time.Now().Before(st.legacy) {
+		return nil, errLegacy
+	}
+	run := &statelessRun{open: map[int64]*statelessRequest{}}
+	s, err := st.h.start(r, run.emit)
+	if err != nil {
+		return nil, err
+	}
+	run.s, run.backend = s, s.backend
+	if err := run.probe(r.Context()); err != nil {
+		s.end()
+		if errors.Is(err, errLegacy) {
+			st.legacy = time.Now().Add(legacyFor)
+		}
+		return nil, err
+	}
+	st.run = run
+	return run, nil
+}
+
+// probe asks for server/discover. A server that answers with an error, ends,
+// or says nothing is one of an older revision; it has a sandbox of its own
+// for this, so that nothing else ends with it.
+func (run *statelessRun) probe(ctx context.Context) error {
+	msg := []byte(`{"jsonrpc":"2.0","id":"probe","method":"server/discover","params":{"_meta":{"` + metaVersion + `":"` + StatelessVersion +
+		`","io.modelcontextprotocol/clientInfo":{"name":"sandboxd","version":"0"},"io.modelcontextprotocol/clientCapabilities":{}}}}`)
+	m, err := relay.Peek(msg)
+	if err != nil {
+		return err
+	}
+	n, req, msg, err := run.add(m, msg)
+	if err != nil {
+		return err
+	}
+	defer run.drop(n, req)
+	if err := run.backend.Receive(ctx, m, msg); err != nil {
+		return errLegacy
+	}
+	t := time.NewTimer(probeTimeout)
+	defer t.Stop()
+	for {
+		select {
+		case raw := <-req.ch:
+			switch m, err := relay.Peek(raw); {
+			case err != nil || m.Kind != relay.Response:
+			case m.Error.End != 0:
+				return errLegacy
+			default:
+				return nil
+			}
+		case <-run.backend.Done():
+			return errLegacy
+		case <-t.C:
+			return errLegacy
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// add gives a request an id of the bridge's own.
+func (run *statelessRun) add(m relay.Message, raw []byte) (int64, *statelessRequest, []byte, error) {
+	req := &statelessRequest{id: m.ID.Of(raw), ch: make(chan []byte, 16), left: make(chan struct{})}
+	run.mu.Lock()
+	run.last++
+	n := run.last
+	full := len(run.open) >= maxRequests
+	if !full {
+		run.open[n] = req
+	}
+	run.mu.Unlock()
+	if full {
+		return 0, nil, nil, errRequests
+	}
+	own := strconv.AppendInt(nil, n, 10)
+	edits := []relay.Edit{{Span: m.ID, With: own}}
+	params := m.Params.Of(raw)
+	if meta, ok := relay.Member(params, "_meta"); ok {
+		if tok, ok := relay.Member(meta.Of(params), "progressToken"); ok {
+			at := m.Params.Start + meta.Start
+			span := relay.Span{Start: at + tok.Start, End: at + tok.End}
+			req.token = span.Of(raw)
+			edits = append(edits, relay.Edit{Span: span, With: own})
+		}
+	}
+	if len(edits) == 2 && edits[1].Start < edits[0].Start {
+		edits[0], edits[1] = edits[1], edits[0]
+	}
+	out, err := relay.Splice(raw, edits...)
+	return n, req, out, err
+}
+
+func (run *statelessRun) drop(n int64, req *statelessRequest) {
+	run.mu.Lock()
+	delete(run.open, n)
+	run.mu.Unlock()
+	close(req.left)
+}
+
+// emit gives a message of the backend to the request that it belongs to, with
+// that request's own id and token. A message that belongs to none goes to the
+// one that is open, if there is just one.
+func (run *statelessRun) emit(m relay.Message, raw []byte) {
+	OneLine(raw)
+	req, edits := run.match(m, raw)
+	if req == nil {
+		return
+	}
+	out, err := relay.Splice(raw, edits...)
+	if err != nil {
+		return
+	}
+	select {
+	case req.ch <- out:
+	case <-req.left:
+	case <-run.backend.Done():
+	}
+}
+
+func (run *statelessRun) match(m relay.Message, raw []byte) (*statelessRequest, []relay.Edit) {
+	run.mu.Lock()
+	defer run.mu.Unlock()
+	find := func(id relay.Span) *statelessRequest {
+		k, _ := relay.IDKey(id.Of(raw))
+		n, err := strconv.ParseInt(strings.TrimLeft(k, "ns"), 10, 64)
+		if err != nil {
+			return nil
+		}
+		return run.open[n]
+	}
+	if m.Kind == relay.Response {
+		req := find(m.ID)
+		if req == nil {
+			return nil, nil
+		}
+		edits := []relay.Edit{{Span: m.ID, With: req.id}}
+		if sub, ok := subscription(raw, m.Result); ok && find(sub) == req {
+			edits = append(edits, relay.Edit{Span: sub, With: req.id})
+			if sub.Start < m.ID.Start {
+				edits[0], edits[1] = edits[1], edits[0]
+			}
+		}
+		return req, edits
+	}
+	if m.Kind != relay.Notification {
+		return nil, nil // this revision has no requests of servers
+	}
+	if tok, ok := relay.Member(m.Params.Of(raw), "progressToken"); ok && m.Method == "notifications/progress" {
+		span := relay.Span{Start: m.Params.Start + tok.Start, End: m.Params.Start + tok.End}
+		if req := find(span); req != nil && req.token != nil {
+			return req, []relay.Edit{{Span: span, With: req.token}}
+		}
+		return nil, nil
+	}
+	if sub, ok := subscription(raw, m.Params); ok {
+		if req := find(sub); req != nil {
+			return req, []relay.Edit{{Span: sub, With: req.id}}
+		}
+		return nil, nil
+	}
+	if len(run.open) == 1 {
+		for _, req := range run.open {
+			return req, nil
+		}
+	}
+	return nil, nil
+}
+
+// subscription finds the id of the subscriptions/listen that a message names.
+func subscription(raw []byte, in relay.Span) (relay.Span, bool) {
+	body := in.Of(raw)
+	meta, ok := relay.Member(body, "_meta")
+	if !ok {
+		return relay.Span{}, false
+	}
+	sub, ok := relay.Member(meta.Of(body), metaSubscription)
+	at := in.Start + meta.Start
+	return relay.Span{Start: at + sub.Start, End: at + sub.End}, ok
+}
+
+// post serves one request of this revision.
+func (st *stateless) post(w http.ResponseWriter, r *http.Request, m relay.Message, raw []byte) {
+	id := m.ID.Of(raw)
+	if m.Kind != relay.Request {
+		// Closing the response is how a request is cancelled here; there is
+		// nothing else to be told.
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	if _, ok := relay.IDKey(id); !ok || len(id) > 1024 {
+		fail(w, http.StatusBadRequest, nil, -32600, errNoID.Error())
+		return
+	}
+	if code, msg := checkHeaders(r, m, raw); code != 0 {
+		fail(w, http.StatusBadRequest, id, code, msg)
+		return
+	}
+	run, err := st.get(r)
+	switch {
+	case errors.Is(err, errLegacy):
+		unsupported(w, id, r.Header.Get(versionHeader), versions)
+		return
+	case err != nil:
+		fail(w, http.StatusServiceUnavailable, id, -32000, err.Error())
+		return
+	}
+	context.AfterFunc(r.Context(), run.s.unuse)
+	run.serve(w, r, m, raw)
+}
+
+func (run *statelessRun) serve(w http.ResponseWriter, r *http.Request, m relay.Message, raw []byte) {
+	id := m.ID.Of(raw)
+	n, req, sent, err := run.add(m, raw)
+	if err != nil {
+		fail(w, http.StatusServiceUnavailable, id, -32000, err.Error())
+		return
+	}
+	defer run.drop(n, req)
+	sm, err := relay.Peek(sent)
+	if err == nil {
+		err = run.backend.Receive(r.Context(), sm, sent)
+	}
+	if err != nil {
+		fail(w, http.StatusServiceUnavailable, id, -32000, err.Error())
+		return
+	}
+	sse, plain := accepts(r)
+	var out *writer
+	for {
+		var line []byte
+		select {
+		case line = <-req.ch:
+		case <-r.Context().Done():
+			run.cancel(n)
+			return
+		case <-run.s.gone:
+			line = relay.ErrorLine(id, -32000, run.backend.Err().Error())
+		}
+		lm, err := relay.Peek(line)
+		if err != nil {
+			return
+		}
+		final := lm.Kind == relay.Response
+		if out == nil && final && plain {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(status(lm, line))
+			_, _ = w.Write(line) // the client may be gone
+			return
+		}
+		if !sse && !final {
+			continue
+		}
+		if out == nil {
+			out = &writer{w: w, sse: true}
+			out.begin()
+		}
+		if out.message(line) != nil || final {
+			return
+		}
+	}
+}
+
+// cancel tells the backend that nobody waits any more.
+func (run *statelessRun) cancel(n int64) {
+	msg := fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, n)
+	m, err := relay.Peek(msg)
+	if err != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	// A backend that is gone or takes nothing needs not be told.
+	_ = run.backend.Receive(ctx, m, msg)
+}
+
+// status maps the errors that this revision gives an HTTP status.
+func status(m relay.Message, raw []byte) int {
+	if m.Error.End == 0 {
+		return http.StatusOK
+	}
+	var e struct{ Code int }
+	if json.Unmarshal(m.Error.Of(raw), &e) != nil {
+		return http.StatusOK
+	}
+	switch e.Code {
+	case -32601:
+		return http.StatusNotFound
+	case -32602, codeMissingCapability, codeUnsupportedVersion:
+		return http.StatusBadRequest
+	}
+	return http.StatusOK
+}
+
+// checkHeaders compares the headers that intermediaries route by with the
+// body. It returns the error's code, or 0.
+func checkHeaders(r *http.Request, m relay.Message, raw []byte) (int, string) {
+	params := m.Params.Of(raw)
+	v := metaVersionOf(m, raw)
+	switch h := r.Header.Get(versionHeader); {
+	case v == "":
+		return -32602, "params._meta lacks " + metaVersion
+	case h != v:
+		return codeHeaderMismatch, "the header Mcp-Protocol-Version is not the version in params._meta"
+	case r.Header.Get("Mcp-Method") != m.Method:
+		return codeHeaderMismatch, "the header Mcp-Method is not the request's method"
+	}
+	member, ok := map[string]string{"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}[m.Method]
+	if !ok {
+		return 0, ""
+	}
+	span, _ := relay.Member(params, member)
+	var want string
+	if json.Unmarshal(span.Of(params), &want) != nil {
+		return 0, "" // for the server to refuse
+	}
+	got := r.Header.Get("Mcp-Name")
+	if b, ok := strings.CutPrefix(got, "=?base64?"); ok {
+		if d, err := base64.StdEncoding.DecodeString(strings.TrimSuffix(b, "?=")); err == nil {
+			got = string(d)
+		}
+	}
+	if got != want {
+		return codeHeaderMismatch, "the header Mcp-Name is not the request's " + member
+	}
+	return 0, ""
+}
+
+// metaVersionOf is the version that a request claims for itself, or empty.
+func metaVersionOf(m relay.Message, raw []byte) string {
+	params := m.Params.Of(raw)
+	meta, ok := relay.Member(params, "_meta")
+	if !ok {
+		return ""
+	}
+	span, ok := relay.Member(meta.Of(params), metaVersion)
+	var v string
+	if !ok || json.Unmarshal(span.Of(meta.Of(params)), &v) != nil {
+		return ""
+	}
+	return v
+}
+
+// unsupported names the versions that a client may use instead.
+func unsupported(w http.ResponseWriter, id []byte, requested string, supported []string) {
+	data, err := json.Marshal(map[string]any{"supported": supported, "requested": relay.Cut([]byte(requested), 40)})
+	if err != nil || id == nil {
+		id = []byte("null")
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusBadRequest)
+	_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":"unsupported protocol version","data":%s}}`, id, codeUnsupportedVersion, data)
+}
