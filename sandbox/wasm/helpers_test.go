@@ -37,6 +37,8 @@ var built struct {
 
 func TestMain(m *testing.M) {
 	wasm.WorkerMain()
+	probeMain()
+	hostMain()
 	code, err := runTests(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

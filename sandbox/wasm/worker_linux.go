@@ -12,12 +12,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wasm/internal/wasip1"
 )
 
 // loadBound is how long a worker may take to load a compiled module.
 const loadBound = 60 * time.Second
 
-// errLoad marks a worker that started but could not load its module.
+// errLoad marks a worker that is locked down but could not load its module.
 var errLoad = errors.New("the worker could not load the module")
 
 // errBrokeOff marks a worker that ended the conversation, mostly by dying.
@@ -53,7 +56,8 @@ func startWorker(cfg Config, cacheDir string, bin []byte) (*worker, error) {
 	w := &worker{wire: wire, said: &head{}, dead: make(chan struct{}), guests: map[string]*inWorker{}}
 	command := append(append([]string(nil), cfg.WorkerCommand...), workerArgument)
 	w.cmd = exec.Command(command[0], command[1:]...) //nolint:gosec,noctx // the operator's own binary; kill ends it
-	w.cmd.Env = []string{}
+	// Else the Go runtime opens files of /sys to count processors.
+	w.cmd.Env = []string{"GODEBUG=containermaxprocs=0,updatemaxprocs=0"}
 	w.cmd.Dir = "/"
 	w.cmd.Stderr = w.said
 	w.cmd.ExtraFiles = []*os.File{theirs}
@@ -102,15 +106,17 @@ func (w *worker) load(cacheDir string, bin []byte) error {
 		return err
 	}
 	if err := w.wire.send(message{Kind: kindLoad, Text: cacheDir}, file); err != nil {
-		return err
+		return fmt.Errorf("talking to a new wasm worker: %w", err)
 	}
 	m, files, err := w.wire.recv()
 	closeAll(files)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: %w", errLoad, err)
+		return fmt.Errorf("waiting for a new wasm worker: %w", err)
 	case m.Kind != kindLoaded:
-		return fmt.Errorf("%w: it said %q", errLoad, clip(string(m.Kind)))
+		return fmt.Errorf("a new wasm worker said %q", clip(string(m.Kind)))
+	case m.Errno == wasip1.ENOTSUP:
+		return &sandbox.UnavailableError{Tier: sandbox.WASM, What: "a worker cannot be locked down: " + clip(m.Text), Next: "use a kernel with Landlock and seccomp, or wasm-inprocess"}
 	case m.Text != "":
 		return fmt.Errorf("%w: %s", errLoad, clip(m.Text))
 	}

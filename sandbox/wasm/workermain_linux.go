@@ -71,8 +71,12 @@ func runWorker() error {
 		return errors.New("no module to load")
 	}
 	p := &workerProcess{wire: w, guests: map[string]*workerGuest{}, calls: map[uint64]chan reply{}}
+	// Before anything of a stranger's is read.
+	if err := lockDown(m.Text); err != nil {
+		return errors.Join(err, w.send(message{Kind: kindLoaded, Errno: wasip1.ENOTSUP, Text: clip(err.Error())}))
+	}
 	if err := p.load(m.Text, files[0]); err != nil {
-		return errors.Join(err, w.send(message{Kind: kindLoaded, Text: clip(err.Error())}))
+		return errors.Join(err, w.send(message{Kind: kindLoaded, Errno: wasip1.EIO, Text: clip(err.Error())}))
 	}
 	if err := w.send(message{Kind: kindLoaded}); err != nil {
 		return err
@@ -80,11 +84,8 @@ func runWorker() error {
 	return p.serve()
 }
 
-// load locks the process down and only then looks at the module.
+// load takes the module's compiled code from the cache.
 func (p *workerProcess) load(cacheDir string, file *os.File) error {
-	if err := lockDown(cacheDir); err != nil {
-		return err
-	}
 	bin, err := readMem(file)
 	if err != nil {
 		return err
