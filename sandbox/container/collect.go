@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
@@ -43,24 +42,13 @@ func (h *host) collectContainers(ctx context.Context) error {
 		if h.live(c.ID()) {
 			continue
 		}
-		if err := collectContainer(ctx, c, cgroupPath(h.cfg.Instance, c.ID())); err != nil {
+		if err := h.removeContainer(ctx, c.ID(), cgroupPath(h.cfg.Instance, c.ID())); err != nil {
 			errs = append(errs, fmt.Errorf("container: collect %s: %w", c.ID(), err))
 			continue
 		}
 		h.cfg.Logger.Info("removed a sandbox of an engine that died", "sandbox", c.ID())
 	}
 	return errors.Join(errs...)
-}
-
-func collectContainer(ctx context.Context, c client.Container, group string) error {
-	task, err := c.Task(ctx, nil)
-	if err == nil {
-		err = deleteTask(ctx, task, group)
-	}
-	if err := ignoreNotFound(err); err != nil {
-		return err
-	}
-	return ignoreNotFound(c.Delete(ctx, client.WithSnapshotCleanup))
 }
 
 // collectCgroups kills what is left in the cgroups of boxes that are gone.
@@ -92,6 +80,16 @@ func (h *host) collectFolders() error {
 	for _, e := range entries {
 		if !h.live(e.Name()) {
 			errs = append(errs, removeBoxDir(filepath.Join(h.boxesDir(), e.Name())))
+		}
+	}
+	states, err := os.ReadDir(h.runtimeState())
+	if err != nil && !os.IsNotExist(err) {
+		errs = append(errs, fmt.Errorf("container: collect: %w", err))
+	}
+	for _, e := range states {
+		// The names hold a box's id, with more around it under runsc.
+		if id := h.idRE.FindString(e.Name()); id != "" && !h.live(id) {
+			errs = append(errs, removeRuntimeState(h.runtimeState(), id))
 		}
 	}
 	return errors.Join(errs...)
@@ -126,13 +124,25 @@ func (h *host) collectLeases(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("container: collect: %w", err)
 	}
+	var old []string
+	for _, l := range all {
+		if l.ID == h.importLease() {
+			if !h.importing.TryLock() {
+				continue // of an import that is going on
+			}
+			defer h.importing.Unlock()
+		}
+		if !h.live(l.ID) {
+			old = append(old, l.ID)
+		}
+	}
 	var errs []error
-	for i, l := range all {
+	for i, id := range old {
 		var opts []leases.DeleteOpt
-		if i == len(all)-1 {
+		if i == len(old)-1 {
 			opts = append(opts, leases.SynchronousDelete)
 		}
-		errs = append(errs, ignoreNotFound(h.cl.LeasesService().Delete(ctx, l, opts...)))
+		errs = append(errs, h.unlease(ctx, id, opts...))
 	}
 	return errors.Join(errs...)
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 
@@ -25,6 +26,7 @@ type host struct {
 	ids    *idPool
 	lock   *os.File // flock on StateDir, for as long as the Host lives
 	labels map[string]string
+	idRE   *regexp.Regexp // finds the id of a box of this instance
 
 	importing sync.Mutex
 
@@ -51,6 +53,7 @@ func New(cfg Config) (Host, error) {
 	h := &host{
 		cfg: cfg, lock: lock, ids: newIDPool(cfg.IDBase, cfg.IDCount),
 		labels: map[string]string{labelInstance: cfg.Instance},
+		idRE:   regexp.MustCompile("sb-" + cfg.Instance + "-[0-9a-f]{16}"),
 		boxes:  map[string]*box{}, starting: map[string]bool{},
 	}
 	if err := h.writeStatic(); err != nil {
@@ -90,8 +93,9 @@ func (h *host) writeStatic() error {
 		"etc/resolv.conf": {"nameserver " + gatewayV4.Addr().String() + "\noptions timeout:5 attempts:2\n", 0o644},
 		"etc/hosts":       {"127.0.0.1 localhost\n::1 localhost\n127.0.0.1 " + hostname + "\n", 0o644},
 	}
-	if strings.ContainsAny(h.cfg.StateDir+h.cfg.Runc+h.cfg.Runsc, "'\n") {
-		return errors.New("container: a path holds a quote or a line break")
+	// The paths go into a shell script, and the folder's into mount options.
+	if strings.ContainsAny(h.cfg.StateDir+h.cfg.Runc+h.cfg.Runsc, "'\n\\,:") {
+		return errors.New("container: a path holds a quote, comma, colon, backslash or line break")
 	}
 	if h.cfg.Runc != "" {
 		files["bin/runc"] = struct {
@@ -137,6 +141,7 @@ exec '%[1]s' %[2]s "$@"
 
 // runtimeDir is where the runtimes keep their own state.
 func (h *host) runtimeDir() string      { return filepath.Join(h.cfg.StateDir, "run") }
+func (h *host) runtimeState() string    { return filepath.Join(h.runtimeDir(), h.cfg.Namespace) }
 func (h *host) boxesDir() string        { return filepath.Join(h.cfg.StateDir, "boxes") }
 func (h *host) boxDir(id string) string { return filepath.Join(h.boxesDir(), id) }
 
@@ -172,6 +177,9 @@ func (h *host) Close(ctx context.Context) error {
 	return errors.Join(append(errs, h.removeShared(), h.cl.Close(), h.lock.Close())...)
 }
 
+// nullNetns is the empty network namespace that runsc mounts for all boxes.
+const nullNetns = "null-netns"
+
 // removeShared removes what boxes share and no box removes: the engine's own
 // cgroup, and an empty network namespace that runsc leaves mounted.
 func (h *host) removeShared() error {
@@ -181,7 +189,7 @@ func (h *host) removeShared() error {
 			errs = append(errs, fmt.Errorf("container: remove %s: %w", dir, err))
 		}
 	}
-	null := filepath.Join(h.runtimeDir(), h.cfg.Namespace, "null-netns")
+	null := filepath.Join(h.runtimeState(), nullNetns)
 	for {
 		err := unix.Unmount(null, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {

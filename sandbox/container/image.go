@@ -11,7 +11,6 @@ import (
 	"io"
 	"path"
 	"strings"
-	"time"
 
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/content"
@@ -30,9 +29,10 @@ const (
 	// files, and the size of a manifest or configuration.
 	maxBlobs    = 1024
 	maxDocument = 4 << 20
-	// importBound is when containerd may drop what a dead engine imported.
-	importBound = time.Hour
 )
+
+// importLease is the lease of the one import that can go on at a time.
+func (h *host) importLease() string { return "import-" + h.cfg.Instance }
 
 // imageName is an image's name in containerd: its digest, so that no caller
 // can give one image another's name.
@@ -77,22 +77,25 @@ func (h *host) Import(ctx context.Context, dgst string, archive io.Reader) (err 
 	h.importing.Lock() // one at a time: unpacking is bound by disk and CPU anyway
 	defer h.importing.Unlock()
 	ctx = h.ctx(ctx)
-	lease, err := h.cl.LeasesService().Create(ctx, leaseOpts(h.labels)...)
-	if err != nil {
+	// One that is there already is of an engine that died.
+	if err := h.unlease(ctx, h.importLease()); err != nil {
 		return fmt.Errorf("container: import: %w", err)
 	}
 	defer func() {
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupBound)
 		defer cancel()
-		if e := h.cl.LeasesService().Delete(end, lease, leases.SynchronousDelete); e != nil {
+		if e := h.unlease(end, h.importLease(), leases.SynchronousDelete); e != nil {
 			err = errors.Join(err, fmt.Errorf("container: end import: %w", e))
 		}
 	}()
-	ctx = leases.WithLease(ctx, lease.ID)
-	if err := h.ingest(ctx, io.LimitReader(archive, h.cfg.MaxArchiveBytes+1)); err != nil {
+	lctx, err := h.lease(ctx, h.importLease())
+	if err != nil {
+		return fmt.Errorf("container: import: %w", err)
+	}
+	if err := h.ingest(lctx, io.LimitReader(archive, h.cfg.MaxArchiveBytes+1)); err != nil {
 		return fmt.Errorf("container: import archive: %w", err)
 	}
-	return h.register(ctx, want)
+	return h.register(lctx, want)
 }
 
 // ingest stores each blob of the archive under the digest that its name

@@ -148,7 +148,7 @@ func stageAll(req Request, dir string, first uint32) ([]specs.Mount, error) {
 	return out, nil
 }
 
-// unstage detaches whatever is attached in dir and removes it. It is also
+// unstage detaches whatever is attached in dir and removes the folder. It is also
 // what Collect does for an engine that died.
 func unstage(dir string) error {
 	entries, err := os.ReadDir(dir)

@@ -11,13 +11,7 @@ import (
 	"os"
 	"path/filepath"
 
-	apioptions "github.com/containerd/containerd/api/types/runc/options"
-	"github.com/containerd/containerd/v2/client"
-	"github.com/containerd/containerd/v2/core/leases"
-	"github.com/containerd/containerd/v2/core/snapshots"
-	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 )
@@ -49,7 +43,12 @@ func (h *host) Start(ctx context.Context, req Request) (_ Box, _ Files, err erro
 	if err != nil {
 		return nil, Files{}, err
 	}
-	if err := h.create(ctx, b, p); err != nil {
+	if err := h.create(ctx, b, p); errdefs.IsUnavailable(err) {
+		h.cfg.Logger.Warn("containerd is unavailable", "error", err)
+		return nil, Files{}, &sandbox.UnavailableError{
+			Tier: req.Spec.Isolation, What: "containerd does not answer", Next: "see the engine's log, or try again",
+		}
+	} else if err != nil {
 		return nil, Files{}, fmt.Errorf("container: start: %w", err)
 	}
 	b.cleanup.add("entry", func(context.Context) error { h.forget(b.id); return nil })
@@ -119,6 +118,7 @@ func (h *host) prepare(b *box, req Request, files *Files) (plan, error) {
 		return plan{}, fmt.Errorf("container: start: %w", err)
 	}
 	b.cleanup.add("folder", func(context.Context) error { return removeBoxDir(dir) })
+	b.cleanup.add("runtime state", func(context.Context) error { return removeRuntimeState(h.runtimeState(), b.id) })
 	b.cleanup.add("cgroup", func(ctx context.Context) error { return killCgroup(ctx, b.group) })
 	if b.io, err = newStdio(dir, int(first)+guestUID); err != nil {
 		return plan{}, fmt.Errorf("container: start: %w", err)
@@ -142,120 +142,6 @@ func (h *host) prepare(b *box, req Request, files *Files) (plan, error) {
 		id: b.id, spec: req.Spec, hostID: first, netns: b.net.path(), cgroup: b.group, mounts: mounts,
 		etc: filepath.Join(h.cfg.StateDir, "etc"), init: h.cfg.Init, swap: swapAccounting(), maxFile: maxFiles,
 	}, nil
-}
-
-// create makes the container and starts its task.
-func (h *host) create(ctx context.Context, b *box, p plan) error {
-	img, err := h.cl.GetImage(ctx, imageName(p.spec.Image.Digest))
-	if errdefs.IsNotFound(err) {
-		return fmt.Errorf("%w: image %s has not been imported", sandbox.ErrInvalid, p.spec.Image.Digest)
-	}
-	if err != nil {
-		return err
-	}
-	runtime := "io.containerd.runc.v2"
-	if h.cfg.Shim != "" {
-		runtime = h.cfg.Shim
-	}
-	binary := "runc"
-	if p.gvisor() {
-		binary = "runsc"
-	}
-	// The container's record holds its snapshot from here on; the lease holds
-	// the snapshot until there is one.
-	lctx, release, err := h.cl.WithLease(ctx, leaseOpts(h.labels)...)
-	if err != nil {
-		return err
-	}
-	b.cleanup.add("lease", func(ctx context.Context) error { return ignoreNotFound(release(ctx)) })
-	maps := idMappings(p.hostID)
-	c, err := h.cl.NewContainer(lctx, b.id,
-		client.WithSnapshotter(snapshotter), client.WithImageName(img.Name()),
-		client.WithNewSnapshot(b.id, img, client.WithUserNSRemapperLabels(maps, maps), snapshots.WithLabels(h.labels)),
-		client.WithContainerLabels(h.boxLabels(p.spec)),
-		client.WithRuntime(runtime, &apioptions.Options{
-			BinaryName: filepath.Join(h.cfg.StateDir, "bin", binary), Root: h.runtimeDir(),
-		}),
-		client.WithSpec(buildSpec(p)))
-	if err != nil {
-		return err
-	}
-	b.cleanup.add("container", func(ctx context.Context) error {
-		return ignoreNotFound(c.Delete(ctx, client.WithSnapshotCleanup))
-	})
-	if b.task, err = c.NewTask(lctx, cio.NullIO); err != nil {
-		return err
-	}
-	b.cleanup.add("task", func(ctx context.Context) error { return deleteTask(ctx, b.task, b.group) })
-	wctx, forsake := context.WithCancel(context.WithoutCancel(ctx))
-	b.forsake = forsake
-	if b.exited, err = b.task.Wait(wctx); err != nil {
-		return err
-	}
-	if err := b.task.Start(lctx); err != nil {
-		return err
-	}
-	return errors.Join(b.io.started(), unstage(filepath.Join(h.boxDir(b.id), "mnt")), release(ctx))
-}
-
-func (h *host) boxLabels(s sandbox.Spec) map[string]string {
-	l := map[string]string{labelTenant: cut(s.Tenant), labelName: cut(s.Name)}
-	for k, v := range h.labels {
-		l[k] = v
-	}
-	return l
-}
-
-func leaseOpts(labels map[string]string) []leases.Opt {
-	return []leases.Opt{leases.WithRandomID(), leases.WithExpiration(importBound), leases.WithLabels(labels)}
-}
-
-func cut(s string) string { return s[:min(len(s), maxLabel)] }
-
-// deleteTask deletes a task, killing it if it still runs. Where the runtime
-// cannot, as runsc cannot kill what is just ending, the cgroup can.
-func deleteTask(ctx context.Context, task client.Task, group string) error {
-	_, err := task.Delete(ctx)
-	if !errdefs.IsFailedPrecondition(err) {
-		return ignoreNotFound(err)
-	}
-	exited, err := task.Wait(ctx)
-	if err != nil {
-		return ignoreNotFound(err)
-	}
-	if task.Kill(ctx, unix.SIGKILL, client.WithKillAll) != nil {
-		if err := signalCgroup(group, unix.SIGKILL); err != nil {
-			return err
-		}
-	}
-	select {
-	case <-exited:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	_, err = task.Delete(ctx)
-	return ignoreNotFound(err)
-}
-
-func ignoreNotFound(err error) error {
-	if errdefs.IsNotFound(err) {
-		return nil
-	}
-	return err
-}
-
-// removeBoxDir removes a box's folder, whatever a start left in it.
-func removeBoxDir(dir string) error {
-	err := unstage(filepath.Join(dir, "mnt"))
-	for _, name := range fifoNames {
-		if e := os.Remove(filepath.Join(dir, name)); e != nil && !os.IsNotExist(e) {
-			err = errors.Join(err, e)
-		}
-	}
-	if e := os.Remove(dir); e != nil && !os.IsNotExist(e) {
-		err = errors.Join(err, e)
-	}
-	return err
 }
 
 func closeFiles(f Files) error {

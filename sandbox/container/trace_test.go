@@ -363,7 +363,7 @@ func half(t *testing.T, h *host) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lctx, _, err := h.cl.WithLease(ctx, leaseOpts(h.labels)...)
+	lctx, err := h.lease(ctx, id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -433,6 +433,9 @@ func TestContainerdDies(t *testing.T) {
 	stopped := make(chan error, len(guests))
 	for _, g := range guests {
 		go func() { stopped <- g.box.Stop(t.Context()) }() // waits for it to be back
+	}
+	if _, _, err := h.Start(t.Context(), request()); !errors.Is(err, sandbox.ErrUnavailable) {
+		t.Errorf("start without containerd: %v", err)
 	}
 	if err := os.Remove(mine.address); err != nil {
 		t.Fatal(err)

@@ -1,0 +1,108 @@
+//go:build linux
+
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	apioptions "github.com/containerd/containerd/api/types/runc/options"
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/errdefs"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// leaseBound is when containerd may drop what a start or an import of a dead
+// engine holds, if no Collect comes first.
+const leaseBound = time.Hour
+
+// create makes the container and starts its task. Each undo step is there
+// before what it undoes, and goes by names that this side chose, since a call
+// that was given up may still have had its effect.
+func (h *host) create(ctx context.Context, b *box, p plan) error {
+	img, err := h.cl.GetImage(ctx, imageName(p.spec.Image.Digest))
+	if errdefs.IsNotFound(err) {
+		return fmt.Errorf("%w: image %s has not been imported", sandbox.ErrInvalid, p.spec.Image.Digest)
+	}
+	if err != nil {
+		return err
+	}
+	// The lease holds the snapshot until the container's record does.
+	b.cleanup.add("lease", func(ctx context.Context) error { return h.unlease(ctx, b.id) })
+	lctx, err := h.lease(ctx, b.id)
+	if err != nil {
+		return err
+	}
+	b.cleanup.add("container", func(ctx context.Context) error { return h.removeContainer(ctx, b.id, b.group) })
+	root, err := h.rootfs(lctx, img, p, filepath.Join(h.boxDir(b.id), "mnt"))
+	if err != nil {
+		return err
+	}
+	c, err := h.cl.NewContainer(lctx, b.id,
+		client.WithImageName(img.Name()), client.WithContainerLabels(h.boxLabels(b.id, p.spec)),
+		client.WithRuntime(h.runtime(), &apioptions.Options{BinaryName: h.entry(p.spec.Isolation), Root: h.runtimeDir()}),
+		client.WithSpec(buildSpec(p)))
+	if err != nil {
+		return err
+	}
+	if b.task, err = c.NewTask(lctx, cio.NullIO, client.WithRootFS([]mount.Mount{root})); err != nil {
+		return err
+	}
+	wctx, forsake := context.WithCancel(context.WithoutCancel(ctx))
+	b.forsake = forsake
+	if b.exited, err = b.task.Wait(wctx); err != nil {
+		return err
+	}
+	if err := b.task.Start(lctx); err != nil {
+		return err
+	}
+	return errors.Join(b.io.started(), unstage(filepath.Join(h.boxDir(b.id), "mnt")), h.unlease(ctx, b.id))
+}
+
+// runtime names the shim to containerd.
+func (h *host) runtime() string {
+	if h.cfg.Shim != "" {
+		return h.cfg.Shim
+	}
+	return "io.containerd.runc.v2"
+}
+
+// entry is the script that the shim runs as the tier's runtime.
+func (h *host) entry(tier sandbox.Isolation) string {
+	name := "runc"
+	if tier == sandbox.GVisor {
+		name = "runsc"
+	}
+	return filepath.Join(h.cfg.StateDir, "bin", name)
+}
+
+func (h *host) boxLabels(id string, s sandbox.Spec) map[string]string {
+	l := map[string]string{labelTenant: cut(s.Tenant), labelName: cut(s.Name), labelSnapshot: id}
+	for k, v := range h.labels {
+		l[k] = v
+	}
+	return l
+}
+
+func cut(s string) string { return s[:min(len(s), maxLabel)] }
+
+// lease makes a lease and returns a context under it.
+func (h *host) lease(ctx context.Context, id string) (context.Context, error) {
+	l, err := h.cl.LeasesService().Create(ctx, leases.WithID(id), leases.WithExpiration(leaseBound), leases.WithLabels(h.labels))
+	if err != nil {
+		return nil, fmt.Errorf("lease: %w", err)
+	}
+	return leases.WithLease(ctx, l.ID), nil
+}
+
+// unlease ends a lease, if it is there.
+func (h *host) unlease(ctx context.Context, id string, opts ...leases.DeleteOpt) error {
+	return ignoreNotFound(h.cl.LeasesService().Delete(ctx, leases.Lease{ID: id}, opts...))
+}

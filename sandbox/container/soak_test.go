@@ -1,0 +1,72 @@
+//go:build linux
+
+package container
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+)
+
+// rounds is how often the long tests go round.
+func rounds(short, long int) int {
+	if os.Getenv("SANDBOXD_SOAK") != "" {
+		return long
+	}
+	return short
+}
+
+// TestSoakRounds starts and stops boxes of both tiers, in every way, until
+// whatever leaks has added up.
+func TestSoakRounds(t *testing.T) {
+	h := newHost(t)
+	warm(t, h)
+	before := trace(t, h)
+	for i := range rounds(10, 2000) {
+		req := request()
+		req.Spec.Isolation, req.Gateway = tiers[i%2], i%4 < 2
+		b, f, err := h.Start(t.Context(), req)
+		if err != nil {
+			t.Fatalf("round %d: %v", i, err)
+		}
+		if i%3 == 0 {
+			_ = f.Stdin.Close()
+		}
+		if err := b.Stop(t.Context()); err != nil {
+			t.Fatalf("round %d: %v", i, err)
+		}
+		_ = closeFiles(f)
+	}
+	before.compare(t, h)
+}
+
+// TestSoakCancelledStarts gives up on starts at random moments.
+func TestSoakCancelledStarts(t *testing.T) {
+	h := newHost(t)
+	warm(t, h)
+	before := trace(t, h)
+	failed := 0
+	for i := range rounds(12, 500) {
+		req := request()
+		req.Spec.Isolation, req.Gateway = tiers[i%2], true
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.IntN(250))*time.Millisecond)
+		b, f, err := h.Start(ctx, req)
+		cancel()
+		if err == nil {
+			err = errors.Join(b.Stop(t.Context()), closeFiles(f))
+		} else if failed++; errors.As(err, new(*leftoverError)) {
+			t.Errorf("round %d: %v", i, err)
+			continue
+		} else {
+			err = nil
+		}
+		if err != nil {
+			t.Fatalf("round %d: %v", i, err)
+		}
+	}
+	t.Logf("%d starts were given up", failed)
+	before.compare(t, h)
+}
