@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -321,4 +322,40 @@ func TestPipesComeBack(t *testing.T) {
 	if len(pool.free) != 0 {
 		t.Error("a closed pool keeps pipes")
 	}
+}
+
+// Whatever a sandbox's connections opened is closed with it.
+func TestNoDescriptorStays(t *testing.T) {
+	count := func() int {
+		fds, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Skip("needs /proc")
+		}
+		return len(fds)
+	}
+	before := count()
+	t.Run("use", func(t *testing.T) {
+		l := rawLab(t, Limits{PerSecond: 10_000}, echo)
+		gate := l.gate(rawAt)
+		var wg sync.WaitGroup
+		for i := range 200 {
+			c := dialLocal(t, gate)
+			wg.Go(func() {
+				defer func() { _ = c.Close() }()
+				fmt.Fprint(c, "x")
+				_, _ = io.ReadFull(c, make([]byte, 1))
+				if i%3 == 0 {
+					_ = c.SetLinger(0)
+				}
+			})
+		}
+		wg.Wait()
+	})
+	for range 1000 { // the last closes happen in other goroutines
+		if count() <= before {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Errorf("%d descriptors before, %d after", before, count())
 }
