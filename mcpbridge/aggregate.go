@@ -141,7 +141,7 @@ func (s *aggSession) Receive(_ context.Context, m relay.Message, raw []byte) err
 		}
 	case relay.Request:
 		id, params := m.ID.Of(raw), m.Params.Of(raw)
-		return s.run(id, func(ctx context.Context) { send(s.emit, s.answer(ctx, m.Method, id, params)) })
+		return s.run(id, func(ctx context.Context) { send(s.emit, s.answer(ctx, m.Method, id, params)) }) //nolint:contextcheck // a request is cancelled by its own message
 	}
 	return nil
 }

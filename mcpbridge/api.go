@@ -22,7 +22,8 @@ import (
 //	GET  /api/v1/servers
 //	GET  /api/v1/events
 //	     /mcp           every server's tools as one MCP endpoint
-//	     /mcp/{server}  one server, raw
+//	     /mcp/{server}  one server, raw; also as /mcp/{server}/mcp, since some
+//	                    clients put up with no path that does not end in /mcp
 //
 // Requests are checked for Host and Origin and by Config.Authorize first.
 func (r *Registry) Handler() http.Handler {
@@ -36,18 +37,21 @@ func (r *Registry) Handler() http.Handler {
 	})
 	mux.HandleFunc("GET /api/v1/events", r.streamEvents)
 	mux.Handle("/mcp", r.aggregate)
-	mux.HandleFunc("/mcp/{server}", func(w http.ResponseWriter, req *http.Request) {
-		e := r.entry(req.PathValue("server"))
-		if e == nil {
-			writeError(w, errf(CodeUnknownConnector, "no server %q", relay.Cut([]byte(req.PathValue("server")), 80)))
-			return
-		}
-		e.raw.ServeHTTP(w, req)
-	})
+	mux.HandleFunc("/mcp/{server}", r.serveRaw)
+	mux.HandleFunc("/mcp/{server}/mcp", r.serveRaw)
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		writeError(w, errf(CodeNoPath, "no such path"))
 	})
 	return r.guard(mux)
+}
+
+func (r *Registry) serveRaw(w http.ResponseWriter, req *http.Request) {
+	e := r.entry(req.PathValue("server"))
+	if e == nil {
+		writeError(w, errf(CodeUnknownConnector, "no server %q", relay.Cut([]byte(req.PathValue("server")), 80)))
+		return
+	}
+	e.raw.ServeHTTP(w, req)
 }
 
 // health says 200 once every required server is ready, else 503.
@@ -100,7 +104,12 @@ func (r *Registry) invoke(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	if err := res.WriteJSON(w); err != nil {
+	done, werr := streamhttp.Deadline(w)
+	if werr == nil {
+		defer done()
+		werr = res.WriteJSON(w)
+	}
+	if werr != nil {
 		r.cfg.Logger.Debug("client left before its result was written", "server", e.slug)
 	}
 }
@@ -141,10 +150,14 @@ func (r *Registry) streamEvents(w http.ResponseWriter, req *http.Request) {
 	defer alive.Stop()
 	// The first bytes tell the client that it is subscribed.
 	for text := ": subscribed\n\n"; ; {
-		_ = rc.SetWriteDeadline(time.Now().Add(time.Minute)) // not all writers have one
+		done, err := streamhttp.Deadline(w)
+		if err != nil {
+			return
+		}
 		if _, err := io.WriteString(w, text); err != nil || rc.Flush() != nil {
 			return
 		}
+		done()
 		select {
 		case <-req.Context().Done():
 			return

@@ -56,7 +56,7 @@ func benchRegistry(b *testing.B, result string) *Registry {
 func BenchmarkDirect(b *testing.B) {
 	sb := fake.Start(fastEcho(smallResult))
 	lines := relay.NewReader(sb.Stdio().Out, 0)
-	go io.Copy(io.Discard, sb.Stdio().Err) //nolint:errcheck // ends with the guest
+	go io.Copy(io.Discard, sb.Stdio().Err)
 	msg := []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"text":"hello"}}}` + "\n")
 	for b.Loop() {
 		if _, err := sb.Stdio().In.Write(msg); err != nil {
@@ -134,7 +134,7 @@ func BenchmarkHTTP64(b *testing.B) {
 		if err != nil {
 			return err
 		}
-		defer res.Body.Close() //nolint:errcheck // read to its end
+		defer res.Body.Close()
 		if b, err := io.ReadAll(res.Body); err != nil || !bytes.Contains(b, []byte(`"ok":true`)) {
 			return fmt.Errorf("%s, %w", b, err)
 		}

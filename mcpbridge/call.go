@@ -42,8 +42,10 @@ func (e *entry) call(ctx context.Context, action string, args json.RawMessage) (
 func (e *entry) callRaw(ctx context.Context, action string, args, params []byte, progress func(*client.Client) (*client.Progress, []byte, error)) (Result, error) {
 	began := time.Now()
 	res, err := e.dispatch(ctx, action, args, params, progress)
-	ev := Event{Type: EventCall, Server: e.slug, Action: relay.Cut([]byte(action), 128), OK: err == nil && res.OK,
-		Millis: float64(time.Since(began).Microseconds()) / 1000, Bytes: len(res.Raw)}
+	ev := Event{
+		Type: EventCall, Server: e.slug, Action: relay.Cut([]byte(action), 128), OK: err == nil && res.OK,
+		Millis: float64(time.Since(began).Microseconds()) / 1000, Bytes: len(res.Raw),
+	}
 	var ce *Error
 	if err != nil {
 		ce = asError(err)

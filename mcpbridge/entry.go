@@ -296,7 +296,7 @@ func (e *entry) serverLog(stream string, line []byte) {
 		e.reg.cfg.ServerLog(e.slug, stream, line[:min(len(line), 16<<10)])
 		return
 	}
-	if e.log.Enabled(context.Background(), slog.LevelDebug) {
+	if e.log.Enabled(e.ctx, slog.LevelDebug) {
 		e.log.Debug("server output", "stream", stream, "line", relay.Cut(line, 500))
 	}
 }

@@ -96,11 +96,23 @@ func TestHostileServer(t *testing.T) {
 		code  Code // empty: the call succeeds
 		want  string
 	}{
-		{"stray", "", `stray`}, {"null id", "", `null id`}, {"wrong ids", "", `wrong ids`}, {"twice", "", `first`},
-		{"duplicate members", CodeBadResult, "twice"}, {"duplicate content", CodeBadResult, "twice"}, {"both", CodeBadResult, "both"},
-		{"deep", CodeBadResult, "levels"}, {"no object", CodeBadResult, "no JSON object"}, {"no list", CodeBadResult, "no list"},
-		{"huge", CodeBadResult, "limit"}, {"15 MiB", "", "xxx"}, {"utf-8", "", "\uFFFD"}, {"notifications", "", "notifications"},
-		{"asks", "", "asks"}, {"drip", "", "[]"}, {"error object", CodeServerError, "malformed"},
+		{"stray", "", `stray`},
+		{"null id", "", `null id`},
+		{"wrong ids", "", `wrong ids`},
+		{"twice", "", `first`},
+		{"duplicate members", CodeBadResult, "twice"},
+		{"duplicate content", CodeBadResult, "twice"},
+		{"both", CodeBadResult, "both"},
+		{"deep", CodeBadResult, "levels"},
+		{"no object", CodeBadResult, "no JSON object"},
+		{"no list", CodeBadResult, "no list"},
+		{"huge", CodeBadResult, "limit"},
+		{"15 MiB", "", "xxx"},
+		{"utf-8", "", "\uFFFD"},
+		{"notifications", "", "notifications"},
+		{"asks", "", "asks"},
+		{"drip", "", "[]"},
+		{"error object", CodeServerError, "malformed"},
 	} {
 		t.Run(tt.trick, func(t *testing.T) {
 			args := json.RawMessage(fmt.Sprintf(`{"text":%q}`, tt.trick))

@@ -50,7 +50,7 @@ func do(t testing.TB, method, url, body string, header ...string) (int, string, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer res.Body.Close() //nolint:errcheck // read to its end
+	defer res.Body.Close()
 	b, err := io.ReadAll(res.Body)
 	if err != nil {
 		t.Fatal(err)

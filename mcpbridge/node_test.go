@@ -67,7 +67,7 @@ type process struct {
 // startProcess runs a command in an empty network namespace of its own.
 func startProcess(args ...string) (*process, error) {
 	// The process outlives whatever context started it, like any sandbox.
-	cmd := exec.Command("unshare", append([]string{"--net", "--"}, args...)...) //nolint:noctx // see above
+	cmd := exec.Command("unshare", append([]string{"--net", "--"}, args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.TempDir()}
 	p := &process{cmd: cmd, done: make(chan struct{})}
@@ -232,7 +232,7 @@ func TestRealNodeServerBytes(t *testing.T) {
 				t.Fatal(err)
 			}
 		} else {
-			go io.Copy(io.Discard, sb.Stdio().Err) //nolint:errcheck // ends with the process
+			go io.Copy(io.Discard, sb.Stdio().Err)
 			if _, err := io.WriteString(sb.Stdio().In, in); err != nil {
 				t.Fatal(err)
 			}

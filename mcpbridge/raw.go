@@ -33,7 +33,7 @@ func (e *entry) openRaw(ctx context.Context, _ *http.Request, emit streamhttp.Em
 		return nil, fmt.Errorf("starting the server: %w", err)
 	}
 	s := &rawSession{filter: f, emit: emit}
-	s.Conn = relay.NewConn(sb, relay.ConnOptions{
+	s.Conn = relay.NewConn(sb, relay.ConnOptions{ //nolint:contextcheck // the connection outlives the request that opens it
 		MaxLine: e.srv.Limits.Line, Logger: e.log,
 		Handle: func(m relay.Message, line []byte) {
 			if m, line = f.fromServer(m, line); line != nil {

@@ -168,7 +168,7 @@ func TestRawEndpointServerRequests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer res.Body.Close() //nolint:errcheck // ends with the session
+	defer res.Body.Close()
 	if status, _, _ := do(t, "GET", url, "", "Mcp-Session-Id", id); status != 409 {
 		t.Errorf("a second stream: %d", status)
 	}
@@ -271,8 +271,8 @@ func TestRawSlowClientHoldsItsOwnServerOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer res.Body.Close() //nolint:errcheck // read to its end
-	other := open(t, url)  // a neighbour works while nobody reads the flood
+	defer res.Body.Close()
+	other := open(t, url) // a neighbour works while nobody reads the flood
 	if status, body, _ := do(t, "POST", url, `{"jsonrpc":"2.0","id":1,"method":"ping"}`, "Mcp-Session-Id", other); status != 200 {
 		t.Errorf("the neighbour: %d %s", status, body)
 	}
@@ -280,7 +280,7 @@ func TestRawSlowClientHoldsItsOwnServerOnly(t *testing.T) {
 	lines := relay.NewReader(res.Body, 0)
 	for {
 		l, err := lines.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {

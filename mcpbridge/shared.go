@@ -97,7 +97,7 @@ func (s *sharedSession) Receive(ctx context.Context, m relay.Message, raw []byte
 	id, params := m.ID.Of(raw), m.Params.Of(raw)
 	switch m.Kind { //nolint:exhaustive // a response answers nothing: nothing was asked
 	case relay.Request:
-		return s.run(id, func(ctx context.Context) { s.request(ctx, m.Method, id, params) })
+		return s.run(id, func(ctx context.Context) { s.request(ctx, m.Method, id, params) }) //nolint:contextcheck // a request is cancelled by its own message
 	case relay.Notification:
 		switch m.Method {
 		case "notifications/cancelled":

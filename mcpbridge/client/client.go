@@ -95,7 +95,7 @@ func Connect(ctx context.Context, sb sandbox.Sandbox, opts Options) (*Client, er
 	}
 	c := &Client{opts: opts, pending: map[int64]*call{}}
 	ready := make(chan struct{})
-	c.conn = relay.NewConn(sb, relay.ConnOptions{
+	c.conn = relay.NewConn(sb, relay.ConnOptions{ //nolint:contextcheck // the connection outlives the handshake
 		MaxLine: opts.MaxLine, Stray: opts.Stray, Stderr: opts.Stderr, Stop: opts.Stop, Logger: opts.Logger,
 		Handle:   func(m relay.Message, line []byte) { <-ready; c.handle(m, line) },
 		Oversize: func(m relay.Message, skel []byte, n int64) { <-ready; c.oversize(m, skel, n) },
@@ -199,13 +199,13 @@ func (c *Client) Call(ctx context.Context, method string, params []byte, progres
 		return r.result, r.err
 	case <-ctx.Done():
 		if method != "initialize" { // the specification forbids cancelling it
-			c.cancel(id, ctx)
+			c.cancel(ctx, id)
 		}
 		return nil, context.Cause(ctx)
 	}
 }
 
-func (c *Client) cancel(id int64, ctx context.Context) {
+func (c *Client) cancel(ctx context.Context, id int64) {
 	reason := "cancelled by the caller"
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		reason = "timed out"

@@ -194,9 +194,10 @@ func (s *skeleton) feed(b []byte) {
 				s.put(c)
 			}
 		case c == '{' || c == '[':
-			if s.depth == 0 {
+			switch s.depth {
+			case 0:
 				s.put(c)
-			} else if s.depth == 1 {
+			case 1:
 				s.put([]byte("null")...)
 			}
 			s.depth++

@@ -16,7 +16,7 @@ func readAll(t *testing.T, r *Reader) (lines []string, sizes []int64) {
 	t.Helper()
 	for {
 		l, err := r.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return lines, sizes
 		}
 		if err != nil {
@@ -136,7 +136,7 @@ func FuzzReader(f *testing.F) {
 				t.Fatalf("line %d: %q, want %q", i, l.Text, w)
 			}
 		}
-		if _, err := r.Next(); err != io.EOF {
+		if _, err := r.Next(); !errors.Is(err, io.EOF) {
 			t.Fatalf("after the last line: %v", err)
 		}
 	})

@@ -58,10 +58,10 @@ func value(b []byte, i int) (end, depth int, err error) {
 			return 0, 0, syntax(i)
 		}
 		c := b[i]
-		switch {
-		case c == '"':
+		switch c {
+		case '"':
 			i, err = str(b, i)
-		case c == '{' || c == '[':
+		case '{', '[':
 			st.push(c == '{')
 			if i = space(b, i+1); i < len(b) && b[i] == c+2 {
 				i++

@@ -87,7 +87,7 @@ type stdioRelay struct {
 // A Read of clientIn that is blocked when the server has ended can only be
 // ended by its owner: RelayStdio sets a read deadline where clientIn has one,
 // else it leaves that one goroutine to end with the next Read.
-func RelayStdio(ctx context.Context, clientIn io.Reader, clientOut io.Writer, sb sandbox.Sandbox, opts StdioOptions) (sandbox.Exit, error) {
+func RelayStdio(ctx context.Context, clientIn io.Reader, clientOut io.Writer, sb sandbox.Sandbox, opts StdioOptions) (sandbox.Exit, error) { //nolint:revive // Stdio alone would read as the streams
 	r := &stdioRelay{
 		opts: opts.withDefaults(), sb: sb, out: clientOut, outFailed: make(chan struct{}),
 		pending: map[string][]byte{}, inputEnd: make(chan struct{}), idle: make(chan struct{}),

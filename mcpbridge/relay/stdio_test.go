@@ -154,7 +154,7 @@ func TestRelayStdioEndsWithItsClientOrContext(t *testing.T) {
 		}
 	}
 	in, w := io.Pipe()
-	defer w.Close() //nolint:errcheck // a pipe
+	defer w.Close()
 	sb := fake.Start(chatty)
 	if _, err := relay.RelayStdio(t.Context(), in, failing{}, sb, relay.StdioOptions{}); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("client gone: %v", err)
@@ -165,7 +165,7 @@ func TestRelayStdioEndsWithItsClientOrContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(10*time.Millisecond, cancel)
 	in2, w2 := io.Pipe()
-	defer w2.Close() //nolint:errcheck // a pipe
+	defer w2.Close()
 	if _, err := relay.RelayStdio(ctx, in2, io.Discard, fake.Start(chatty), relay.StdioOptions{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("context ended: %v", err)
 	}

@@ -189,7 +189,7 @@ func (run *statelessRun) emit(m relay.Message, raw []byte) {
 	select {
 	case req.ch <- out:
 	case <-req.left:
-	case <-run.backend.Done():
+	case <-run.s.ending:
 	}
 }
 
@@ -307,7 +307,7 @@ func (run *statelessRun) serve(w http.ResponseWriter, r *http.Request, m relay.M
 		select {
 		case line = <-req.ch:
 		case <-r.Context().Done():
-			run.cancel(n)
+			run.cancel(r.Context(), n)
 			return
 		case <-run.s.gone:
 			line = relay.ErrorLine(id, -32000, run.backend.Err().Error())
@@ -337,13 +337,13 @@ func (run *statelessRun) serve(w http.ResponseWriter, r *http.Request, m relay.M
 }
 
 // cancel tells the backend that nobody waits any more.
-func (run *statelessRun) cancel(n int64) {
+func (run *statelessRun) cancel(ctx context.Context, n int64) {
 	msg := fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, n)
 	m, err := relay.Peek(msg)
 	if err != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	// A backend that is gone or takes nothing needs not be told.
 	_ = run.backend.Receive(ctx, m, msg)

@@ -33,41 +33,50 @@ func (o *writer) begin() {
 
 // message writes one message; plain JSON takes responses alone.
 func (o *writer) message(raw []byte) error {
-	rc := http.NewResponseController(o.w)
-	if err := rc.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return err
+	if o.sse {
+		return o.write([]byte("event: message\ndata: "), raw, []byte("\n\n"))
 	}
-	before, after := "event: message\ndata: ", "\n\n"
-	if !o.sse {
-		before, after = "", ""
-		if o.batch {
-			before = ","
-			if o.n == 0 {
-				before = "["
-			}
+	before := ""
+	if o.batch {
+		before = ","
+		if o.n == 0 {
+			before = "["
 		}
 	}
 	o.n++
-	if _, err := o.w.Write([]byte(before)); err != nil {
+	return o.write([]byte(before), raw)
+}
+
+// comment keeps the connection alive and notices when it is not.
+func (o *writer) comment() error { return o.write([]byte(": alive\n\n")) }
+
+func (o *writer) write(parts ...[]byte) error {
+	done, err := Deadline(o.w)
+	if err != nil {
 		return err
 	}
-	if _, err := o.w.Write(raw); err != nil {
-		return err
-	}
-	if _, err := o.w.Write([]byte(after)); err != nil {
-		return err
+	defer done()
+	for _, p := range parts {
+		if _, err := o.w.Write(p); err != nil { //nolint:gosec // JSON or events, never HTML: see begin
+			return err
+		}
 	}
 	if !o.sse {
 		return nil
 	}
-	return rc.Flush()
+	return http.NewResponseController(o.w).Flush()
 }
 
-func (o *writer) comment() error {
-	if _, err := o.w.Write([]byte(": alive\n\n")); err != nil {
-		return err
+// Deadline bounds the next writes to a client that may not read. done lifts
+// the bound again; without it, a deadline that has passed ends the connection.
+func Deadline(w http.ResponseWriter) (done func(), err error) {
+	rc := http.NewResponseController(w)
+	err = rc.SetWriteDeadline(time.Now().Add(writeTimeout))
+	if errors.Is(err, http.ErrNotSupported) {
+		return func() {}, nil
 	}
-	return http.NewResponseController(o.w).Flush()
+	// If the connection is gone the next write says so.
+	return func() { _ = rc.SetWriteDeadline(time.Time{}) }, err
 }
 
 func (o *writer) finish() {
