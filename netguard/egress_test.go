@@ -269,6 +269,28 @@ func TestSetPolicy(t *testing.T) {
 	wantDenied(t, err, ReasonNoPolicy)
 }
 
+// TestPolicyChangesDuringDial holds that a connection whose dial was under way
+// when the policy changed is not handed out against the new one.
+func TestPolicyChangesDuringDial(t *testing.T) {
+	l := newLab(t, tcpOnly(Rule{Host: "api.example.com"}))
+	l.names.set("db.example.com", 0, "8.8.8.8")
+	l.names.set("api.example.com", 0, "8.8.8.8")
+	l.serve("8.8.8.8:5432", echo)
+	l.serve("8.8.8.8:443", echo)
+	inner := l.guard.dial
+	l.guard.dial = func(ctx context.Context, network string, addr netip.AddrPort, control Control) (net.Conn, error) {
+		c, err := inner(ctx, network, addr, control)
+		l.egress.SetPolicy(nil)
+		return c, err
+	}
+	old := l.egress.Policy()
+	for _, at := range []string{"db.example.com:5432", "api.example.com:443"} {
+		l.egress.SetPolicy(old)
+		_, err := l.egress.DialContext(t.Context(), "tcp", at)
+		wantDenied(t, err, ReasonClosed)
+	}
+}
+
 func TestCloseEndsEverything(t *testing.T) {
 	l := newLab(t, tcpOnly())
 	l.names.set("db.example.com", 0, "8.8.8.8")
