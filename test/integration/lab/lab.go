@@ -171,3 +171,11 @@ func asUser(ctx context.Context, home string, argv []string) *exec.Cmd {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return cmd
 }
+
+// UserCommandOutput runs a program as the ordinary user, with more variables,
+// and returns what it printed.
+func UserCommandOutput(name string, env []string, args ...string) ([]byte, error) {
+	cmd := UserCommand(context.Background(), "/", name, args...)
+	cmd.Env = append(cmd.Env, env...)
+	return cmd.Output()
+}
