@@ -33,6 +33,10 @@ type Options struct {
 	// space on which its mirrors may sit. Only an Egress whose Subject names
 	// the registry may use them, and never for a metadata address.
 	Trusted map[string][]netip.Prefix
+	// TrustedHosts maps a host's name to ranges outside the public space on
+	// which it may sit, for every Egress whose policy allows that host: a
+	// registry's mirror. It opens no literal. See CheckTrusted.
+	TrustedHosts map[string][]netip.Prefix
 	// Refused are further ranges that nothing may reach.
 	Refused []netip.Prefix
 	// Record takes every audit line. It is called synchronously, from many
@@ -53,6 +57,9 @@ type Guard struct {
 	resolver Resolver
 	trusted  map[string]*prefixTable
 	refused  prefixTable
+
+	trustedHosts map[string]*prefixTable
+
 	record   func(Record)
 	dial     DialFunc
 	timeout  time.Duration
@@ -99,6 +106,10 @@ func New(opts Options) (*Guard, error) {
 			return nil, fmt.Errorf("trusted ranges of registry %q: %w", name, err)
 		}
 		g.trusted[name] = &t
+	}
+	var err error
+	if g.trustedHosts, err = trustedHosts(opts.TrustedHosts); err != nil {
+		return nil, err
 	}
 	refused, err := operatorTable(opts.Refused)
 	if err != nil {

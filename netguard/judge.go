@@ -215,7 +215,7 @@ func (g *Guard) vet(p *Policy, registry string, m match, t Target, addrs []netip
 			continue
 		}
 		class, ok := g.classify(p, registry, a)
-		if !ok {
+		if !ok && !g.trustsHost(t.Name, a) {
 			return denyAddr(ReasonAddress, m.rule, class, a)
 		}
 		first = cmp.Or(first, class)
