@@ -66,6 +66,10 @@ type Server struct {
 	Name string
 	// Label is the name for people; empty means Name.
 	Label string
+	// Prepare, where set, runs before each start, and no StartTimeout bounds
+	// it: this is where what a start needs is fetched and built. ctx is the
+	// server's life. It can be called many times, concurrently.
+	Prepare func(ctx context.Context) error
 	// Start starts the server in a new sandbox. ctx bounds the start. It can
 	// be called many times, concurrently.
 	Start func(ctx context.Context) (sandbox.Sandbox, error)

@@ -112,17 +112,24 @@ func (e *entry) stop(ctx context.Context) error {
 func (e *entry) run(ctx context.Context) {
 	defer e.set(StateStopped, errf(CodeServerDown, "the server was stopped"))
 	var once sync.Once
-	ended := func(err error) { once.Do(func() { e.firstErr = err; close(e.first) }) }
+	// ended says whether this was the first start's end.
+	ended := func(err error) (first bool) {
+		once.Do(func() { e.firstErr, first = err, true; close(e.first) })
+		return first
+	}
 	defer ended(context.Canceled)
 	for crashes := 0; ctx.Err() == nil; {
 		e.set(StateStarting, errf(CodeServerDown, "the server is being started"))
-		began := time.Now()
-		why := e.once(ctx, ended)
+		var up time.Time
+		why := e.once(ctx, func() { up = time.Now(); ended(nil) })
 		if ctx.Err() != nil {
 			return
 		}
-		ended(why)
-		if time.Since(began) > goodRun {
+		level := slog.LevelWarn
+		if ended(why) && e.srv.Required {
+			level = slog.LevelDebug // Add's caller is told, and says it
+		}
+		if !up.IsZero() && time.Since(up) > goodRun {
 			crashes = 0
 		}
 		crashes++
@@ -130,7 +137,7 @@ func (e *entry) run(ctx context.Context) {
 			e.log.Error("server failed too often and is not started again", "starts", crashes, "reason", why.Message)
 			e.set(StateFailed, why)
 		} else {
-			e.log.Warn("server is down", "reason", why.Message)
+			e.log.Log(ctx, level, "server is down", "reason", why.Message)
 			e.set(StateDown, why)
 		}
 		if !e.pause(ctx, crashes) {
@@ -157,7 +164,7 @@ func (e *entry) pause(ctx context.Context, crashes int) bool {
 }
 
 // once starts the server, serves until it ends, and says why it did.
-func (e *entry) once(ctx context.Context, ready func(error)) *Error {
+func (e *entry) once(ctx context.Context, ready func()) *Error {
 	cl, snap, err := e.connect(ctx)
 	if err != nil {
 		return asStartError(err)
@@ -174,7 +181,7 @@ func (e *entry) once(ctx context.Context, ready func(error)) *Error {
 	e.take(snap)
 	e.live.Store(cl)
 	e.set(StateReady, nil)
-	ready(nil)
+	ready()
 	var again <-chan time.Time
 	for {
 		select {
@@ -209,6 +216,11 @@ func asStartError(err error) *Error {
 }
 
 func (e *entry) connect(ctx context.Context) (*client.Client, *snapshot, error) {
+	if e.srv.Prepare != nil {
+		if err := e.srv.Prepare(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, e.srv.StartTimeout, errors.New("the server did not list its tools in time"))
 	defer cancel()
 	e.mu.Lock()

@@ -26,6 +26,11 @@ func (e *entry) openRaw(ctx context.Context, _ *http.Request, emit streamhttp.Em
 	if e.srv.Sharing == SharingTenant {
 		return e.openShared(f, emit)
 	}
+	if e.srv.Prepare != nil {
+		if err := e.srv.Prepare(ctx); err != nil {
+			return nil, fmt.Errorf("starting the server: %w", err)
+		}
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, e.srv.StartTimeout, errors.New("the server did not start in time"))
 	defer cancel()
 	sb, err := e.srv.Start(ctx)

@@ -130,7 +130,7 @@ func TestValidateIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := wide.Validate([]byte(`{"a":[` + strings.Repeat(`1,`, 500_000) + `1]}`)); err == nil || !strings.Contains(err.Error(), "too much work") {
+	if err := wide.Validate([]byte(`{"a":[` + strings.Repeat(`1,`, 200_000) + `1]}`)); err == nil || !strings.Contains(err.Error(), "too much work") {
 		t.Errorf("many alternatives of a large value: %v", err)
 	}
 	// Milliseconds on a quiet machine; without the bounds, years.
@@ -146,7 +146,7 @@ func TestValidateLargeValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, v := range map[string]string{
-		"rows": `{"rows":[` + strings.Repeat(`123,`, 1<<20) + `1]}`, "text": `{"text":"` + strings.Repeat("x", 10<<20) + `"}`,
+		"rows": `{"rows":[` + strings.Repeat(`123,`, 1<<18) + `1]}`, "text": `{"text":"` + strings.Repeat("x", 4<<20) + `"}`,
 	} {
 		if err := s.Validate([]byte(v)); err != nil {
 			t.Errorf("%s: %v", name, err)

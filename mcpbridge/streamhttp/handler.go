@@ -72,7 +72,7 @@ type Handler struct {
 
 	mu       sync.Mutex
 	sessions map[string]*session
-	opening  int
+	live     int // sessions from before they open until nothing of them is left
 	closed   bool
 	wg       sync.WaitGroup // one for each session's owner
 
@@ -142,8 +142,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	case http.MethodDelete:
 		if s := h.find(w, r); s != nil {
+			// The client need not wait until the server has stopped.
+			h.remove(s.id)
 			s.end()
-			<-s.gone
 			w.WriteHeader(http.StatusNoContent)
 		}
 	default:
@@ -280,11 +281,11 @@ func (h *Handler) versions() []string {
 // own; with another the session has no id that a client could use.
 func (h *Handler) start(r *http.Request, emit Emit) (*session, error) {
 	h.mu.Lock()
-	if h.closed || len(h.sessions)+h.opening >= h.cfg.MaxSessions {
+	if h.closed || h.live >= h.cfg.MaxSessions {
 		h.mu.Unlock()
 		return nil, errFull
 	}
-	h.opening++
+	h.live++
 	h.mu.Unlock()
 	s := newSession(h, rand.Text())
 	if emit == nil {
@@ -292,9 +293,12 @@ func (h *Handler) start(r *http.Request, emit Emit) (*session, error) {
 	}
 	backend, err := h.cfg.Open(r.Context(), r, emit)
 	h.mu.Lock()
-	h.opening--
+	if err != nil {
+		h.live--
+	}
 	if err == nil && h.closed {
 		err = errFull
+		h.live--
 		h.mu.Unlock()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), h.cfg.Stop)
 		defer cancel()
@@ -310,6 +314,14 @@ func (h *Handler) start(r *http.Request, emit Emit) (*session, error) {
 	return s, err
 }
 
+// ended gives a session's place free.
+func (h *Handler) ended() {
+	h.mu.Lock()
+	h.live--
+	h.mu.Unlock()
+}
+
+// remove makes a session unknown to clients.
 func (h *Handler) remove(id string) {
 	h.mu.Lock()
 	delete(h.sessions, id)
