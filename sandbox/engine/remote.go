@@ -88,8 +88,9 @@ func (r *remote) pin(ctx context.Context, endpoints []netip.AddrPort, ttl time.D
 	return nil
 }
 
-// pinOpenings gives one opening for each address with its ports. A pin without
-// a time or a port would open more than its look-up allows, so it is refused.
+// pinOpenings gives one opening for each address with its ports; port 0 stands
+// for every port. A pin without a time would open more than its look-up allows,
+// so it is refused.
 func pinOpenings(endpoints []netip.AddrPort, ttl time.Duration) ([]container.Opening, error) {
 	if ttl <= 0 {
 		return nil, fmt.Errorf("%w: a pin for %s", sandbox.ErrInvalid, ttl)
@@ -98,8 +99,12 @@ func pinOpenings(endpoints []netip.AddrPort, ttl time.Duration) ([]container.Ope
 	at := map[netip.Addr]int{}
 	for _, e := range endpoints {
 		addr := e.Addr().Unmap()
-		if !addr.IsValid() || addr.Zone() != "" || e.Port() == 0 {
+		if !addr.IsValid() || addr.Zone() != "" {
 			return nil, fmt.Errorf("%w: a pin for %s", sandbox.ErrInvalid, e)
+		}
+		if e.Port() == 0 {
+			list = append(list, container.Opening{Prefix: netip.PrefixFrom(addr, addr.BitLen()), TTL: min(ttl, maxTTL)})
+			continue
 		}
 		i, ok := at[addr]
 		if !ok || len(list[i].Ports) == maxPorts {
