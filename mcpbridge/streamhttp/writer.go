@@ -57,7 +57,7 @@ func (o *writer) write(parts ...[]byte) error {
 	}
 	defer done()
 	for _, p := range parts {
-		if _, err := o.w.Write(p); err != nil { //nolint:gosec // JSON or events, never HTML: see begin
+		if _, err := o.w.Write(p); err != nil {
 			return err
 		}
 	}
