@@ -6,7 +6,8 @@
  * It exists because the first process of a namespace is special: the kernel
  * gives it no default action for signals, and gives it every orphan to reap.
  * Servers expect neither. It forwards no signals, since whoever stops a
- * sandbox signals every process of it.
+ * sandbox signals every process of it; it ignores those, since under gVisor
+ * the default action would end it, and with it a server that is tidying up.
  *
  * The server's environment comes over its standard input, ahead of what the
  * server will read there: eight hexadecimal digits with the length of what
@@ -16,6 +17,7 @@
  * Build: cc -Os -static -s -Wall -Wextra -o sandbox-init init.c
  */
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,6 +82,9 @@ int main(int argc, char **argv)
 		return FAILED;
 	if (server == 0)
 		serve(argv + 1);
+	signal(SIGTERM, SIG_IGN);
+	signal(SIGINT, SIG_IGN);
+	signal(SIGHUP, SIG_IGN);
 	/* The streams are the server's: when it closes one, its peer must see it. */
 	close(STDIN_FILENO);
 	close(STDOUT_FILENO);
