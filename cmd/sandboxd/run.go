@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -67,7 +69,7 @@ func (f *runFlags) server(command []string) (server, error) {
 		s.name = serverName(command)
 	}
 	var err error
-	if s.policy, err = policies.Find(f.policy, ""); err != nil {
+	if s.policy, err = (policies.Loader{}).Find(f.policy, ""); err != nil {
 		return s, usageError{err}
 	}
 	if f.isolation != "" {
@@ -103,6 +105,11 @@ func run(ctx context.Context, c *common, s server) error {
 	if err != nil {
 		return err
 	}
+	// A client that has gone must be an error that the stop ladder follows, not
+	// a signal that ends this program in the middle of it.
+	gone := make(chan os.Signal, 1)
+	signal.Notify(gone, syscall.SIGPIPE)
+	defer signal.Stop(gone)
 	exit, err := relay.RelayStdio(ctx, os.Stdin, os.Stdout, sb, relay.StdioOptions{Stderr: os.Stderr, Logger: l.log})
 	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("relay: %w", err)
@@ -111,14 +118,23 @@ func run(ctx context.Context, c *common, s server) error {
 }
 
 // exitStatus hands the server's own status on, and says why it ended where
-// that was not its own doing.
+// that was not plainly well.
 func exitStatus(exit sandbox.Exit) error {
+	why := ""
 	switch exit.Cause {
 	case sandbox.Exited:
+		if exit.Code != 0 {
+			why = fmt.Sprintf("ended with status %d", exit.Code)
+		}
+	case sandbox.Killed:
+		why = fmt.Sprintf("was ended by signal %d (%s)", exit.Signal, syscall.Signal(exit.Signal))
 	case sandbox.HostFault:
 		return fmt.Errorf("the sandbox failed: %s", exit.Detail)
 	default:
-		fmt.Fprintf(os.Stderr, "sandboxd: the server ended: %s %s\n", exit.Cause, exit.Detail)
+		why = fmt.Sprintf("was ended (%s): %s", exit.Cause, exit.Detail)
+	}
+	if why != "" {
+		fmt.Fprintln(os.Stderr, "sandboxd: the server", why)
 	}
 	if exit.Code == 0 {
 		return nil
