@@ -12,12 +12,21 @@ import (
 	"github.com/sandboxd/sandboxd/netguard/casefile"
 )
 
+// examples stand for what a user's clients are configured with.
+func examples([]string) map[string][]string {
+	return map[string][]string{
+		"npm":  {"https://npm.example.com"},
+		"pypi": {"https://index.example.org/", "https://files.example.net:443", "http://plain.example.net:4873"},
+		"go":   {"https://modules.example.com:8443", "https://sum.example.com"},
+	}
+}
+
 // Each preset's cases say what it is for. They are run as every cases file is,
 // with the preset as the policy of each.
 func TestPresetsDecideAsTheirCasesSay(t *testing.T) {
 	for _, name := range Presets() {
 		t.Run(name, func(t *testing.T) {
-			p, err := Preset(name)
+			p, err := Loader{Registries: examples}.Preset(name)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -62,7 +71,7 @@ func TestFilesAndCasesReadPoliciesAlike(t *testing.T) {
 		}
 		n++
 		doc := fmt.Sprintf(`{"egress": %s}`, c["policy"])
-		_, err := Parse("case", []byte(doc))
+		_, err := Loader{}.Parse("case", []byte(doc))
 		if allowed := string(c["expect"]) == `"allow"`; allowed != (err == nil) {
 			t.Errorf("%s %s: expected %s, got %v", c["id"], c["policy"], c["expect"], err)
 		}

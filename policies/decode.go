@@ -12,7 +12,21 @@ import (
 // Decode takes a policy out of a mapping that is a document of its own (path
 // "") or part of another one. Faults and warnings go to r; what it returns
 // must not be used when r has errors. A nil node is an empty policy.
-func Decode(r *strict.Reporter, n *strict.Node, path string) *Policy {
+func (l Loader) Decode(r *strict.Reporter, n *strict.Node, path string) *Policy {
+	d := decoder{r: r, loader: l}
+	return d.policy(n, path)
+}
+
+// decoder is one Decode under way.
+type decoder struct {
+	r      *strict.Reporter
+	loader Loader
+	// reviewed leaves the compiler's warnings out: the document is a preset.
+	reviewed bool
+}
+
+func (d *decoder) policy(n *strict.Node, path string) *Policy {
+	r := d.r
 	m := r.Map(n, path, "version", "egress", "isolation", "wasm_counts_as_container", "limits", "tools", "env")
 	if m.Node() == nil {
 		return &Policy{}
@@ -31,7 +45,7 @@ func Decode(r *strict.Reporter, n *strict.Node, path string) *Policy {
 	}
 	switch {
 	case m.Get("egress") != nil:
-		p.Egress = egress(r, m.Get("egress"), m.Path("egress"))
+		p.Egress = d.egress(m.Get("egress"), m.Path("egress"))
 	case m.Has("egress"):
 		m.Errorf("egress", "the section is empty: leave the key out for no network, or start it with mode: allowlist")
 	}

@@ -3,6 +3,8 @@ package policies
 import (
 	"errors"
 	"math"
+	"strconv"
+	"strings"
 
 	"github.com/sandboxd/sandboxd/netguard"
 	"github.com/sandboxd/sandboxd/policies/strict"
@@ -10,7 +12,8 @@ import (
 
 // egress takes a netguard.Config out of a mapping and compiles it once, so
 // that what the compiler finds is reported at the place that it is about.
-func egress(r *strict.Reporter, n *strict.Node, path string) *netguard.Config {
+func (d *decoder) egress(n *strict.Node, path string) *netguard.Config {
+	r := d.r
 	m := r.Map(n, path, "mode", "allow", "deny", "allow_local_endpoint", "schemes", "max_redirects",
 		"nat64", "cross_origin_body", "limits", "pin_ttl")
 	if m.Node() == nil {
@@ -25,24 +28,27 @@ func egress(r *strict.Reporter, n *strict.Node, path string) *netguard.Config {
 		Limits:             egressLimits(r, m.Get("limits"), m.Path("limits")),
 		PinTTL:             m.Duration("pin_ttl"),
 	}
-	for i, item := range m.List("allow") {
-		c.Allow = append(c.Allow, allowRule(r, item, strict.Index(m.Path("allow"), i)))
+	var items []item
+	for i, node := range m.List("allow") {
+		items = append(items, allowRule(r, node, strict.Index(m.Path("allow"), i)))
 	}
-	for i, item := range m.List("deny") {
-		d := r.Map(item, strict.Index(m.Path("deny"), i), "host", "cidr")
-		c.Deny = append(c.Deny, netguard.Rule{Host: d.String("host"), CIDR: d.String("cidr")})
+	var from []int
+	c.Allow, from = d.expand(items)
+	for i, node := range m.List("deny") {
+		rule := r.Map(node, strict.Index(m.Path("deny"), i), "host", "cidr")
+		c.Deny = append(c.Deny, netguard.Rule{Host: rule.String("host"), CIDR: rule.String("cidr")})
 	}
 	if m.Get("max_redirects") != nil {
 		hops := int(m.Int("max_redirects", 0, math.MaxInt32))
 		c.MaxRedirects = &hops
 	}
-	compile(r, n, path, c)
+	d.compile(n, path, c, from)
 	return c
 }
 
-func allowRule(r *strict.Reporter, n *strict.Node, path string) netguard.Rule {
+func allowRule(r *strict.Reporter, n *strict.Node, path string) item {
 	m := r.Map(n, path, "host", "cidr", "ports", "resolve_within", "shared_suffix", "protocol", "ech")
-	return netguard.Rule{
+	rule := netguard.Rule{
 		Host:          m.String("host"),
 		CIDR:          m.String("cidr"),
 		Ports:         ports(r, m),
@@ -51,6 +57,7 @@ func allowRule(r *strict.Reporter, n *strict.Node, path string) netguard.Rule {
 		Protocol:      netguard.Protocol(m.String("protocol")),
 		ECH:           m.String("ech"),
 	}
+	return item{rule: rule, node: n, path: path, registry: registryOf(r, m, rule.Host)}
 }
 
 // ports keeps numbers and ranges as they were written; the compiler reads
@@ -86,28 +93,46 @@ func egressLimits(r *strict.Reporter, n *strict.Node, path string) netguard.Limi
 
 // compile reports the compiler's faults and warnings at their places, also
 // where the syntax had faults: one round must show all. A value that was
-// refused already is not reported for being missing.
-func compile(r *strict.Reporter, n *strict.Node, path string, c *netguard.Config) {
+// refused already is not reported for being missing. from leads from a
+// compiled rule back to the document's.
+func (d *decoder) compile(n *strict.Node, path string, c *netguard.Config, from []int) {
 	p, err := netguard.Compile(*c)
 	for _, w := range p.Warnings() {
-		r.Warnf(n.At(w.Path), join(path, w.Path), "%s", w.Msg)
+		if at := written(w.Path, from); !d.reviewed {
+			d.r.Warnf(n.At(at), join(path, at), "%s", w.Msg)
+		}
 	}
 	var faults *netguard.ConfigError
 	switch {
 	case err == nil:
 	case errors.As(err, &faults):
 		for _, f := range faults.Fields {
-			if !r.Faulty(join(path, f.Path)) {
-				r.Errorf(n.At(f.Path), join(path, f.Path), "%s", f.Msg)
+			if at := written(f.Path, from); !d.r.Faulty(join(path, at)) {
+				d.r.Errorf(n.At(at), join(path, at), "%s", f.Msg)
 			}
 		}
 	default:
-		r.Errorf(n, path, "%v", err)
+		d.r.Errorf(n, path, "%v", err)
 	}
 }
 
+// written is a path's place in the document, in which one allow rule can stand
+// for several or for none.
+func written(path string, from []int) string {
+	rest, ok := strings.CutPrefix(path, "allow[")
+	num, rest, closed := strings.Cut(rest, "]")
+	i, err := strconv.Atoi(num)
+	if !ok || !closed || err != nil || i < 0 || i >= len(from) {
+		return path
+	}
+	return strict.Index("allow", from[i]) + rest
+}
+
 func join(path, sub string) string {
-	if sub == "" || path == "" {
+	switch {
+	case sub == "" || path == "":
+		return path + sub
+	case sub[0] == '[':
 		return path + sub
 	}
 	return path + "." + sub

@@ -12,15 +12,28 @@ import (
 	"github.com/sandboxd/sandboxd/policies/strict"
 )
 
+// Loader turns documents into policies. The zero value knows no registry, so
+// that a rule which names one opens nothing.
+type Loader struct {
+	// Registries gives the origins at which this user's clients find the named
+	// package registries: https://HOST, http://HOST:4873. It is called at most
+	// once a document, and only for one that has {{registry.NAME}} in a rule.
+	Registries func(names []string) map[string][]string
+}
+
 // Parse reads one document; name is what faults call it. The error is a
 // strict.Faults with all of them. Warnings are in the Policy.
-func Parse(name string, data []byte) (*Policy, error) {
-	r := strict.NewReporter(name)
+func (l Loader) Parse(name string, data []byte) (*Policy, error) {
+	return (&decoder{r: strict.NewReporter(name), loader: l}).parse(name, data)
+}
+
+func (d *decoder) parse(name string, data []byte) (*Policy, error) {
+	r := d.r
 	root := strict.ParseYAML(r, data)
 	if root == nil {
 		return nil, r.Err()
 	}
-	p := Decode(r, root, "")
+	p := d.policy(root, "")
 	if err := r.Err(); err != nil {
 		return nil, err
 	}
@@ -30,12 +43,12 @@ func Parse(name string, data []byte) (*Policy, error) {
 
 // Load reads a policy file of at most strict.MaxBytes. Its errors are Parse's,
 // or say why the file cannot be read.
-func Load(path string) (*Policy, error) {
+func (l Loader) Load(path string) (*Policy, error) {
 	data, err := ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("policy: %w", err)
 	}
-	return Parse(path, data)
+	return l.Parse(path, data)
 }
 
 // ReadFile reads a regular file of at most strict.MaxBytes.
@@ -76,13 +89,13 @@ func readable(path string, err error) error {
 // Find takes what a person writes for a policy: a preset's name, or the path
 // of a file, which holds a slash or ends in .yaml or .yml. A relative path
 // starts at dir; "" is the working directory.
-func Find(ref, dir string) (*Policy, error) {
+func (l Loader) Find(ref, dir string) (*Policy, error) {
 	ext := strings.ToLower(filepath.Ext(ref))
 	if !strings.ContainsRune(ref, filepath.Separator) && ext != ".yaml" && ext != ".yml" {
-		return Preset(ref)
+		return l.Preset(ref)
 	}
 	if dir != "" && !filepath.IsAbs(ref) {
 		ref = filepath.Join(dir, ref)
 	}
-	return Load(ref)
+	return l.Load(ref)
 }

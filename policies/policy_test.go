@@ -57,7 +57,7 @@ egress:
 `
 
 func TestAWholeDocument(t *testing.T) {
-	p, err := Parse("whole.yaml", []byte(whole))
+	p, err := Loader{}.Parse("whole.yaml", []byte(whole))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestAWholeDocument(t *testing.T) {
 // places returns line:col: path of every fault of a document.
 func places(t *testing.T, doc string) []string {
 	t.Helper()
-	_, err := Parse("p.yaml", []byte(doc))
+	_, err := Loader{}.Parse("p.yaml", []byte(doc))
 	var faults strict.Faults
 	if err == nil {
 		return nil
@@ -151,7 +151,7 @@ egress:
 		"24:26 egress.allow_local_endpoint[0]", "25:13 egress.schemes[0]",
 	}
 	if d := cmp.Diff(want, places(t, doc)); d != "" {
-		_, err := Parse("p.yaml", []byte(doc))
+		_, err := Loader{}.Parse("p.yaml", []byte(doc))
 		t.Errorf("places (-want +got):\n%s\n%v", d, err)
 	}
 }
@@ -170,7 +170,7 @@ func TestMistakesThatMustNotPass(t *testing.T) {
 		{"two documents", "egress: {mode: allowlist}\n---\negress: {mode: public}", "second document"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			p, err := Parse("p.yaml", []byte(tc.doc))
+			p, err := Loader{}.Parse("p.yaml", []byte(tc.doc))
 			if p != nil || err == nil || !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("got %v, %v; want an error with %q", p, err, tc.says)
 			}
@@ -179,7 +179,7 @@ func TestMistakesThatMustNotPass(t *testing.T) {
 }
 
 func TestWhatIsNotSaidIsDenied(t *testing.T) {
-	p, err := Parse("p.yaml", []byte("version: 1\n"))
+	p, err := Loader{}.Parse("p.yaml", []byte("version: 1\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +192,7 @@ func TestWhatIsNotSaidIsDenied(t *testing.T) {
 }
 
 func TestWarningsKeepTheirPlace(t *testing.T) {
-	p, err := Parse("p.yaml", []byte("isolation: gvisor\nwasm_counts_as_container: true\negress:\n  mode: public\n"))
+	p, err := Loader{}.Parse("p.yaml", []byte("isolation: gvisor\nwasm_counts_as_container: true\negress:\n  mode: public\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,22 +243,22 @@ func TestLoadAndFind(t *testing.T) {
 	}
 	path := write("mine.yaml", "isolation: gvisor\n")
 	for _, ref := range []string{"mine.yaml", "./mine.yaml", path} {
-		if p, err := Find(ref, dir); err != nil || p.Isolation != sandbox.GVisor || p.Name != path {
+		if p, err := (Loader{}).Find(ref, dir); err != nil || p.Isolation != sandbox.GVisor || p.Name != path {
 			t.Errorf("Find(%s) is %+v, %v", ref, p, err)
 		}
 	}
-	if _, err := Find("missing.yaml", dir); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "check the path") {
+	if _, err := (Loader{}).Find("missing.yaml", dir); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "check the path") {
 		t.Errorf("missing file: %v", err)
 	}
-	if _, err := Find(dir+"/", ""); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+	if _, err := (Loader{}).Find(dir+"/", ""); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("a folder: %v", err)
 	}
 	big := write("big.yaml", strings.Repeat("#", strict.MaxBytes+1))
-	if _, err := Load(big); err == nil || !strings.Contains(err.Error(), "more than the 1048576 bytes") {
+	if _, err := (Loader{}).Load(big); err == nil || !strings.Contains(err.Error(), "more than the 1048576 bytes") {
 		t.Errorf("a big file: %v", err)
 	}
 	for ref, says := range map[string]string{"registry": "did you mean registries?", "nope": "none, public-web, registries", "..": "none"} {
-		if _, err := Find(ref, ""); !errors.Is(err, ErrNoPreset) && !strings.Contains(ref, ".") || !strings.Contains(err.Error(), says) {
+		if _, err := (Loader{}).Find(ref, ""); !errors.Is(err, ErrNoPreset) && !strings.Contains(ref, ".") || !strings.Contains(err.Error(), says) {
 			t.Errorf("Find(%q): %v", ref, err)
 		}
 	}
@@ -273,9 +273,10 @@ func FuzzParse(f *testing.F) {
 		}
 		f.Add(data)
 	}
+	f.Add([]byte("egress: {mode: allowlist, allow: [{host: '{{registry.npm}}', resolve_within: [10.0.0.0/8]}]}"))
 	f.Add([]byte("egress: {mode: public, allow: [{host: a.b, ports: [x]}], limits: {bytes_up: 1GiB}}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		p, err := Parse("p", data)
+		p, err := Loader{Registries: examples}.Parse("p", data)
 		if (p == nil) == (err == nil) {
 			t.Fatalf("policy %v with error %v", p, err)
 		}

@@ -58,7 +58,7 @@ func policyCheck(w io.Writer, files []string, asJSON, werror bool) error {
 	faults := []fault{}
 	bad := false
 	for _, file := range files {
-		p, err := policies.Load(file)
+		p, err := policies.Loader{}.Load(file)
 		var found strict.Faults
 		switch {
 		case err == nil:

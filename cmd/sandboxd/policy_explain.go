@@ -23,7 +23,7 @@ to. With --lookup the name is resolved once, where the policy lets the question
 out, and its addresses are judged too. Exit status 1 where it is refused.`,
 		Args: exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := policies.Find(name, "")
+			p, err := policies.Loader{}.Find(name, "")
 			if err != nil {
 				return usageError{err}
 			}

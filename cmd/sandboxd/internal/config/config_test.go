@@ -140,7 +140,7 @@ tools_allowlist = ["read_file"]
 func TestBothFormsSayTheSame(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"notes/a": ""})
-	none, err := policies.Preset("none")
+	none, err := policies.Loader{}.Preset("none")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -166,21 +166,21 @@ func (f *file) policy(m strict.Map, s *Server) {
 		m.Errorf("policy", "is empty: leave the key out for none, or name a preset or a file")
 		return
 	case n == nil:
-		none, err := policies.Preset("none")
+		none, err := policies.Loader{}.Preset("none")
 		if err != nil {
 			m.Errorf("policy", "%v", err)
 		}
 		s.Policy = none
 		return
 	case n.Kind == strict.Mapping:
-		s.Policy = policies.Decode(f.r, n, m.Path("policy"))
+		s.Policy = policies.Loader{}.Decode(f.r, n, m.Path("policy"))
 		s.Policy.Name = "of server " + s.ID
 	default:
 		ref := m.String("policy")
 		if ref == "" {
 			return
 		}
-		p, err := policies.Find(ref, f.dir)
+		p, err := policies.Loader{}.Find(ref, f.dir)
 		var faults strict.Faults
 		switch {
 		case errors.As(err, &faults):
