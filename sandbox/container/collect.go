@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 )
 
 // Collect implements Host. What is ours is told by the instance's label on
@@ -22,7 +24,7 @@ import (
 func (h *host) Collect(ctx context.Context) error {
 	ctx = h.ctx(ctx)
 	errs := []error{
-		h.collectContainers(ctx), h.collectCgroups(ctx), h.collectFolders(), h.collectSnapshots(ctx), h.collectLeases(ctx),
+		h.collectContainers(ctx), h.collectShims(), h.collectCgroups(ctx), h.collectFolders(), h.collectSnapshots(ctx), h.collectLeases(ctx),
 	}
 	if !h.busy() {
 		errs = append(errs, h.removeShared())
@@ -49,6 +51,63 @@ func (h *host) collectContainers(ctx context.Context) error {
 		h.cfg.Logger.Info("removed a sandbox of an engine that died", "sandbox", c.ID())
 	}
 	return errors.Join(errs...)
+}
+
+// collectShims kills shims of boxes that are gone, which containerd loses
+// sight of when it dies at the wrong moment.
+func (h *host) collectShims() error {
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return fmt.Errorf("container: collect: %w", err)
+	}
+	var errs []error
+	for _, p := range lines {
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(p)))
+		if err != nil {
+			continue
+		}
+		// Held before it is looked at, so that the number cannot pass to another.
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			continue // gone already
+		}
+		if id := h.shimOf(p); id != "" && !h.live(id) {
+			if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+				errs = append(errs, fmt.Errorf("container: collect the shim of %s: %w", id, err))
+			}
+		}
+		errs = append(errs, unix.Close(fd))
+	}
+	return errors.Join(errs...)
+}
+
+// shimOf returns the id of the box of this instance whose shim has the command
+// line in the file, or nothing.
+func (h *host) shimOf(file string) string {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return ""
+	}
+	args := strings.Split(string(raw), "\x00")
+	if !strings.HasPrefix(filepath.Base(args[0]), "containerd-shim-runc") {
+		return ""
+	}
+	id := ""
+	ours := map[string]bool{}
+	for i, a := range args[:len(args)-1] {
+		switch a {
+		case "-id":
+			id = h.idRE.FindString(args[i+1])
+		case "-namespace":
+			ours[a] = args[i+1] == h.cfg.Namespace
+		case "-address":
+			ours[a] = args[i+1] == h.cfg.Address
+		}
+	}
+	if !ours["-namespace"] || !ours["-address"] {
+		return ""
+	}
+	return id
 }
 
 // collectCgroups kills what is left in the cgroups of boxes that are gone.

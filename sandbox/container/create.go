@@ -23,10 +23,17 @@ import (
 // engine holds, if no Collect comes first.
 const leaseBound = time.Hour
 
-// create makes the container and starts its task. Each undo step is there
-// before what it undoes, and goes by names that this side chose, since a call
-// that was given up may still have had its effect.
+// callBound is how long a start's calls to containerd may take together, once
+// its own context has ended.
+const callBound = time.Minute
+
+// create makes the container and starts its task. Calls to containerd are
+// carried through, on a context of their own, and ctx is looked at in between:
+// containerd leaves a shim behind when a call is given up at the wrong moment.
+// Each undo step is there before what it undoes.
 func (h *host) create(ctx context.Context, b *box, p plan) error {
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), callBound)
+	defer cancel()
 	img, err := h.cl.GetImage(ctx, imageName(p.spec.Image.Digest))
 	if errdefs.IsNotFound(err) {
 		return fmt.Errorf("%w: image %s has not been imported", sandbox.ErrInvalid, p.spec.Image.Digest)
@@ -36,34 +43,49 @@ func (h *host) create(ctx context.Context, b *box, p plan) error {
 	}
 	// The lease holds the snapshot until the container's record does.
 	b.cleanup.add("lease", func(ctx context.Context) error { return h.unlease(ctx, b.id) })
-	lctx, err := h.lease(ctx, b.id)
-	if err != nil {
+	call, err = h.lease(call, b.id)
+	if err = either(err, ctx.Err()); err != nil {
 		return err
 	}
 	b.cleanup.add("container", func(ctx context.Context) error { return h.removeContainer(ctx, b.id, b.group) })
-	root, err := h.rootfs(lctx, img, p, filepath.Join(h.boxDir(b.id), "mnt"))
-	if err != nil {
+	root, err := h.rootfs(call, img, p, filepath.Join(h.boxDir(b.id), "mnt"))
+	if err = either(err, ctx.Err()); err != nil {
 		return err
 	}
-	c, err := h.cl.NewContainer(lctx, b.id,
+	c, err := h.cl.NewContainer(call, b.id,
 		client.WithImageName(img.Name()), client.WithContainerLabels(h.boxLabels(b.id, p.spec)),
 		client.WithRuntime(h.runtime(), &apioptions.Options{BinaryName: h.entry(p.spec.Isolation), Root: h.runtimeDir()}),
 		client.WithSpec(buildSpec(p)))
-	if err != nil {
+	if err = either(err, ctx.Err()); err != nil {
 		return err
 	}
-	if b.task, err = c.NewTask(lctx, cio.NullIO, client.WithRootFS([]mount.Mount{root})); err != nil {
+	b.task, err = c.NewTask(call, cio.NullIO, client.WithRootFS([]mount.Mount{root}))
+	if err = either(err, ctx.Err()); err != nil {
 		return err
 	}
-	wctx, forsake := context.WithCancel(context.WithoutCancel(ctx))
+	return h.run(ctx, call, b)
+}
+
+// run starts the task and drops what only the start needed.
+func (h *host) run(ctx, call context.Context, b *box) error {
+	wait, forsake := context.WithCancel(context.WithoutCancel(ctx))
 	b.forsake = forsake
-	if b.exited, err = b.task.Wait(wctx); err != nil {
+	var err error
+	if b.exited, err = b.task.Wait(wait); err != nil {
 		return err
 	}
-	if err := b.task.Start(lctx); err != nil {
+	if err := either(b.task.Start(call), ctx.Err()); err != nil {
 		return err
 	}
-	return errors.Join(b.io.started(), unstage(filepath.Join(h.boxDir(b.id), "mnt")), h.unlease(ctx, b.id))
+	return errors.Join(b.io.started(), unstage(filepath.Join(h.boxDir(b.id), "mnt")), h.unlease(call, b.id))
+}
+
+// either is the first of two errors that is one.
+func either(a, b error) error {
+	if a != nil {
+		return a
+	}
+	return b
 }
 
 // runtime names the shim to containerd.

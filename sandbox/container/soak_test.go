@@ -7,6 +7,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 )
@@ -69,4 +70,27 @@ func TestSoakCancelledStarts(t *testing.T) {
 	}
 	t.Logf("%d starts were given up", failed)
 	before.compare(t, h)
+}
+
+// TestSoakKilledEngine kills an engine at random moments, while it starts and
+// stops boxes, and has its successor collect.
+func TestSoakKilledEngine(t *testing.T) {
+	state := filepath.Join(t.TempDir(), "state")
+	h := newHost(t, func(c *Config) { c.StateDir = state })
+	warm(t, h)
+	before := trace(t, h)
+	for i := range rounds(2, 100) {
+		if err := h.Close(t.Context()); err != nil {
+			t.Fatalf("round %d: %v", i, err)
+		}
+		killedEngine(t, state, "loop", time.Duration(rand.IntN(1500))*time.Millisecond)
+		h = newHost(t, func(c *Config) { c.StateDir = state })
+		if err := h.Collect(t.Context()); err != nil {
+			t.Fatalf("round %d: %v", i, err)
+		}
+		before.compare(t, h)
+		if t.Failed() {
+			t.Fatalf("in round %d", i)
+		}
+	}
 }

@@ -17,6 +17,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -247,39 +249,59 @@ func TestStopLeavesNothing(t *testing.T) {
 	})
 }
 
-// engine is what a child process of the test does: it starts a box of each
-// tier and waits to be killed.
+// engine is what a child process of the test does until it is killed: it
+// starts a box of each tier, and in a loop also stops them, several at a time.
 func engine(args []string) int {
-	address, state, parts, initPath, dgst := args[0], args[1], args[2], args[3], args[4]
+	address, state, parts, initPath, dgst, mode := args[0], args[1], args[2], args[3], args[4], args[5]
 	h, err := New(Config{
 		Address: address, StateDir: state, Instance: "test", Init: initPath, Runc: filepath.Join(parts, "runc"),
-		Runsc: filepath.Join(parts, "runsc"), Shim: filepath.Join(parts, "containerd-shim-runc-v2"), Logger: slog.Default(),
+		Runsc: filepath.Join(parts, "runsc"), Shim: filepath.Join(parts, "containerd-shim-runc-v2"), Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		fmt.Println(err)
 		return 1
 	}
-	for _, tier := range tiers {
-		req := request()
+	work := func(tier sandbox.Isolation) error {
+		req := request("stubborn")
 		req.Spec.Image.Digest, req.Spec.Isolation, req.Gateway = dgst, tier, true
-		if _, _, err := h.Start(context.Background(), req); err != nil {
-			fmt.Println(err)
-			return 1
+		b, f, err := h.Start(context.Background(), req)
+		if err == nil && mode == "loop" {
+			err = errors.Join(b.Stop(context.Background()), closeFiles(f))
+		}
+		return err
+	}
+	for range 2 {
+		for _, tier := range tiers {
+			if err := work(tier); err != nil {
+				fmt.Println(err)
+				return 1
+			}
+		}
+		if mode == "loop" {
+			break
 		}
 	}
 	fmt.Println("ready")
+	for mode == "loop" {
+		var wg sync.WaitGroup
+		for i := range 4 {
+			wg.Go(func() { _ = work(tiers[i%2]) })
+		}
+		wg.Wait()
+	}
 	time.Sleep(time.Hour)
 	return 1
 }
 
-// killedEngine leaves behind what an engine does that is killed.
-func killedEngine(t *testing.T, state string) {
+// killedEngine leaves behind what an engine does that is killed, a while
+// after it is ready.
+func killedEngine(t *testing.T, state, mode string, after time.Duration) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(self, lab.address, state, lab.parts, lab.init(), lab.digest)
+	cmd := exec.Command(self, lab.address, state, lab.parts, lab.init(), lab.digest, mode)
 	cmd.Env = append(os.Environ(), engineEnv+"=1")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -289,6 +311,7 @@ func killedEngine(t *testing.T, state string) {
 		t.Fatal(err)
 	}
 	line, err := bufio.NewReader(out).ReadString('\n')
+	time.Sleep(after)
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -296,6 +319,22 @@ func killedEngine(t *testing.T, state string) {
 	if line != "ready\n" {
 		t.Fatalf("engine: %q, %v", line, err)
 	}
+}
+
+// lostShim looks like a shim that containerd lost sight of, to all but itself.
+func lostShim(t *testing.T, h *host, id string) *exec.Cmd {
+	t.Helper()
+	cmd := &exec.Cmd{Path: "/bin/sh", Args: []string{
+		"/x/containerd-shim-runc-v2", "-c", "read x", "-namespace", h.cfg.Namespace, "-id", id, "-address", h.cfg.Address,
+	}}
+	if _, err := cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	return cmd
 }
 
 func TestCollectAfterACrash(t *testing.T) {
@@ -308,15 +347,25 @@ func TestCollectAfterACrash(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	killedEngine(t, state)
+	killedEngine(t, state, "once", 0)
 	h = newHost(t, func(c *Config) { c.StateDir = state })
 	half(t, h)
-	if left := trace(t, h); len(left.Containers) != 3 || len(left.Cgroups) == 0 || len(left.Folders) != 3 || len(left.Processes) < 4 {
+	if left := trace(t, h); len(left.Containers) != 5 || len(left.Cgroups) == 0 || len(left.Folders) != 5 || len(left.Processes) < 4 {
 		t.Fatalf("the crash left only %+v", left)
 	}
+	others := lostShim(t, h, "sb-tester-0123456789abcdef")
+	lost := lostShim(t, h, "sb-test-0123456789abcdef")
 	if err := h.Collect(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	if err := lost.Wait(); err == nil || lost.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Errorf("the lost shim: %v", err)
+	}
+	if err := others.Process.Signal(syscall.Signal(0)); err != nil {
+		t.Errorf("another's shim: %v", err)
+	}
+	_ = others.Process.Kill()
+	_ = others.Wait()
 	before.compare(t, h)
 	if got := neighbour.must("cwd"); got != guestHome {
 		t.Errorf("the neighbour says %q", got)
