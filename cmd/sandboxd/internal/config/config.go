@@ -82,8 +82,11 @@ type Mount struct {
 	ReadWrite bool
 }
 
-// Options say where the values of secrets are looked up.
+// Options say where the values of secrets are looked up, and how policies are
+// read.
 type Options struct {
+	// Policies reads the servers' policies; the zero value knows no registries.
+	Policies policies.Loader
 	// LookupEnv is os.LookupEnv unless given.
 	LookupEnv func(name string) (string, bool)
 }

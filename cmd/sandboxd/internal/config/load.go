@@ -51,7 +51,7 @@ func read(opts Options, docs []document) (*Config, error) {
 	cfg := &Config{Listen: DefaultListen, Tenant: DefaultTenant}
 	var files []*file
 	for _, d := range docs {
-		f := &file{r: strict.NewReporter(d.name), dir: d.dir, secrets: secrets{env: opts.LookupEnv}}
+		f := &file{r: strict.NewReporter(d.name), dir: d.dir, policies: opts.Policies, secrets: secrets{env: opts.LookupEnv}}
 		files = append(files, f)
 		f.decode(cfg, d)
 	}
@@ -74,11 +74,12 @@ func read(opts Options, docs []document) (*Config, error) {
 
 // file is one document on its way to a Config.
 type file struct {
-	r       *strict.Reporter
-	dir     string
-	secrets secrets
-	regs    []*registration
-	refs    []reference
+	r        *strict.Reporter
+	dir      string
+	policies policies.Loader
+	secrets  secrets
+	regs     []*registration
+	refs     []reference
 	// of policy files that it names
 	policyFaults   strict.Faults
 	policyWarnings []strict.Fault

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sandboxd/sandboxd/policies"
 	"github.com/sandboxd/sandboxd/policies/strict"
 	"github.com/sandboxd/sandboxd/sandbox"
 )
@@ -166,21 +165,21 @@ func (f *file) policy(m strict.Map, s *Server) {
 		m.Errorf("policy", "is empty: leave the key out for none, or name a preset or a file")
 		return
 	case n == nil:
-		none, err := policies.Loader{}.Preset("none")
+		none, err := f.policies.Preset("none")
 		if err != nil {
 			m.Errorf("policy", "%v", err)
 		}
 		s.Policy = none
 		return
 	case n.Kind == strict.Mapping:
-		s.Policy = policies.Loader{}.Decode(f.r, n, m.Path("policy"))
+		s.Policy = f.policies.Decode(f.r, n, m.Path("policy"))
 		s.Policy.Name = "of server " + s.ID
 	default:
 		ref := m.String("policy")
 		if ref == "" {
 			return
 		}
-		p, err := policies.Loader{}.Find(ref, f.dir)
+		p, err := f.policies.Find(ref, f.dir)
 		var faults strict.Faults
 		switch {
 		case errors.As(err, &faults):

@@ -1,0 +1,176 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/sandboxd/sandboxd/cmd/sandboxd/internal/registries"
+	"github.com/sandboxd/sandboxd/netguard"
+	"github.com/sandboxd/sandboxd/policies"
+	"github.com/sandboxd/sandboxd/policies/strict"
+)
+
+// DefaultOperator is the operator's settings that are read where nothing else
+// is named.
+const DefaultOperator = "/etc/sandboxd/operator.yaml"
+
+// Operator is what whoever runs the guard decides, and no policy can: the zero
+// value leaves all of it to the host's defaults.
+type Operator struct {
+	// File is where it was read; empty where there is no file.
+	File string
+	// Resolver is the upstream DNS server, ADDRESS or ADDRESS:PORT.
+	Resolver string
+	// Records is the file to which decision records are appended.
+	Records string
+	// Refused are ranges that nothing may reach, whatever a policy says.
+	Refused []netip.Prefix
+	// Registries are facts about package registries, by name.
+	Registries map[string]Registry
+}
+
+// Registry is what an operator knows of one package registry.
+type Registry struct {
+	// Trusted are ranges outside the public space on which its hosts may sit.
+	Trusted []netip.Prefix
+	// URLs are its places beside those that the clients name.
+	URLs []string
+}
+
+// URLs are those of every registry, by its name.
+func (o *Operator) URLs() map[string][]string {
+	out := map[string][]string{}
+	for name, reg := range o.Registries {
+		out[name] = reg.URLs
+	}
+	return out
+}
+
+// LoadOperator reads the operator's settings. Without a path it reads
+// DefaultOperator, where that exists. A file that somebody other than root or
+// this user could have written is refused.
+func LoadOperator(path string) (*Operator, error) {
+	if path == "" {
+		return loadOperator(DefaultOperator, true)
+	}
+	return loadOperator(path, false)
+}
+
+func loadOperator(path string, optional bool) (*Operator, error) {
+	info, err := os.Stat(path)
+	switch {
+	case optional && errors.Is(err, fs.ErrNotExist):
+		return &Operator{}, nil
+	case err != nil:
+		return nil, fmt.Errorf("operator's settings %s: %w", path, pathless(err))
+	}
+	if err := unforgeable(path, info); err != nil {
+		return nil, fmt.Errorf("operator's settings %w", err)
+	}
+	data, err := policies.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("operator's settings: %w", err)
+	}
+	return parseOperator(path, data)
+}
+
+// unforgeable refuses a file that others could change, or put another in the
+// place of.
+func unforgeable(path string, info fs.FileInfo) error {
+	if err := ownersOnly(info, 0o022); err != nil {
+		return fmt.Errorf("%s %w: chown it to root and chmod 644 it", path, err)
+	}
+	dir := filepath.Dir(path)
+	parent, err := os.Stat(dir)
+	if err != nil {
+		return fmt.Errorf("%s: %w", dir, pathless(err))
+	}
+	if parent.Mode()&fs.ModeSticky != 0 {
+		return nil // only its owner can move the file away
+	}
+	if err := ownersOnly(parent, 0o022); err != nil {
+		return fmt.Errorf("%s: its folder %w: chmod 755 it", path, err)
+	}
+	return nil
+}
+
+func parseOperator(name string, data []byte) (*Operator, error) {
+	r := strict.NewReporter(name)
+	root := strict.ParseYAML(r, data)
+	if root == nil {
+		return nil, r.Err()
+	}
+	m := r.Map(root, "", "resolver", "records", "refuse_cidrs", "registries")
+	o := &Operator{
+		File:     name,
+		Resolver: m.String("resolver"), Records: m.String("records"),
+		Refused: prefixes(r, m, "refuse_cidrs", canonical),
+	}
+	if o.Resolver != "" {
+		if _, err := netguard.NewUpstream(o.Resolver); err != nil {
+			m.Errorf("resolver", "want a DNS server's ADDRESS or ADDRESS:PORT")
+		}
+	}
+	if o.Records != "" && o.Records != "-" && !filepath.IsAbs(o.Records) {
+		m.Errorf("records", "want an absolute path, or - for stderr")
+	}
+	if m.Get("registries") != nil {
+		regs := r.Map(m.Get("registries"), "registries", policies.RegistryNames()...)
+		o.Registries = map[string]Registry{}
+		for _, reg := range policies.RegistryNames() {
+			if regs.Get(reg) != nil {
+				o.Registries[reg] = registry(r, regs.Get(reg), regs.Path(reg))
+			}
+		}
+	}
+	if err := r.Err(); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+func registry(r *strict.Reporter, n *strict.Node, path string) Registry {
+	m := r.Map(n, path, "trusted_cidrs", "urls")
+	out := Registry{Trusted: prefixes(r, m, "trusted_cidrs", netguard.CheckTrusted)}
+	for i, item := range m.List("urls") {
+		at := strict.Index(m.Path("urls"), i)
+		if _, ok := registries.Origin(item.Text); item.Kind != strict.String || !ok || strings.Contains(item.Text, "@") {
+			r.Errorf(item, at, "want an http or https URL without credentials")
+			continue
+		}
+		out.URLs = append(out.URLs, item.Text)
+	}
+	return out
+}
+
+// canonical refuses a prefix that netip reads and that is not written as it
+// prints.
+func canonical(p netip.Prefix) error {
+	if p != p.Masked() || p.Addr().Is4In6() {
+		return errors.New("want a range in canonical form, without bits below its length")
+	}
+	return nil
+}
+
+func prefixes(r *strict.Reporter, m strict.Map, key string, check func(netip.Prefix) error) []netip.Prefix {
+	var out []netip.Prefix
+	for i, item := range m.List(key) {
+		at := strict.Index(m.Path(key), i)
+		p, err := netip.ParsePrefix(item.Text)
+		if item.Kind != strict.String || err != nil {
+			r.Errorf(item, at, "want an address range such as 10.20.0.0/16")
+			continue
+		}
+		if err := check(p); err != nil {
+			r.Errorf(item, at, "%v", err)
+			continue
+		}
+		out = append(out, p)
+	}
+	return out
+}
