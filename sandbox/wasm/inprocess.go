@@ -38,13 +38,13 @@ type inProcess struct {
 }
 
 func (r *Runtime) startInProcess(ctx context.Context, spec sandbox.Spec, egress sandbox.Egress) (_ sandbox.Sandbox, err error) {
-	mod, err := r.modules.get(ctx, spec.Image)
+	entry, err := r.modules.get(ctx, spec.Image)
 	if err != nil {
 		return nil, err
 	}
 	mounts, err := wasip1.OpenMounts(mountSpecs(spec))
 	if err != nil {
-		r.modules.put(mod.digest)
+		r.modules.put(entry)
 		return nil, fmt.Errorf("%w: %w", sandbox.ErrInvalid, err)
 	}
 	life, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -53,23 +53,23 @@ func (r *Runtime) startInProcess(ctx context.Context, spec sandbox.Spec, egress 
 	// A module's start section runs right here, so the start's own bound must
 	// be able to end it.
 	unhook := context.AfterFunc(ctx, func() { cancel(ctx.Err()) })
-	in, err := mod.instantiate(life, cfg, spec.Limits.MemoryBytes)
+	in, err := entry.mod.instantiate(life, cfg, spec.Limits.MemoryBytes)
 	if !unhook() && err == nil {
 		err = errors.Join(ctx.Err(), in.close())
 	}
 	if err != nil {
 		cancel(nil)
-		r.modules.put(mod.digest)
+		r.modules.put(entry)
 		return nil, errors.Join(err, mounts.Close())
 	}
 	sb := &inProcess{id: newID(), spec: spec, in: in, grace: spec.Limits.StopGrace, cancel: cancel, done: make(chan struct{})}
 	r.track(sb)
-	go sb.run(r, mod, mounts, egress)
+	go sb.run(r, entry, mounts, egress)
 	return sb, nil
 }
 
 // run owns the guest. Whoever closes the sandbox waits for done.
-func (sb *inProcess) run(r *Runtime, mod *module, mounts *wasip1.LocalMounts, egress sandbox.Egress) {
+func (sb *inProcess) run(r *Runtime, entry *moduleEntry, mounts *wasip1.LocalMounts, egress sandbox.Egress) {
 	defer close(sb.done)
 	if wall := sb.spec.Limits.Wall; wall > 0 {
 		defer time.AfterFunc(wall, func() { sb.cancel(errWall) }).Stop()
@@ -82,7 +82,7 @@ func (sb *inProcess) run(r *Runtime, mod *module, mounts *wasip1.LocalMounts, eg
 	}
 	sb.cancel(errKilled)
 	sb.failed = errors.Join(sb.in.close(), mounts.Close(), closeEgress(egress))
-	r.modules.put(mod.digest)
+	r.modules.put(entry)
 	sb.exit = exit
 	logExit(r.cfg.Logger, sb.id, sb.spec, exit)
 	r.untrack(sb)

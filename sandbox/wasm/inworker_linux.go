@@ -46,7 +46,7 @@ type inWorker struct {
 
 	mu    sync.Mutex
 	why   error // why it was stopped, if it was
-	dials map[uint64]context.CancelFunc
+	dials map[uint64]*dialling
 	over  bool // no new work
 }
 
@@ -61,7 +61,7 @@ func (r *Runtime) startInWorker(ctx context.Context, spec sandbox.Spec, egress s
 	sb := &inWorker{
 		id: newID(), spec: spec, w: w, egress: egress,
 		started: make(chan error, 1), ended: make(chan sandbox.Exit, 1), done: make(chan struct{}),
-		slots: make(chan struct{}, 8), dials: map[uint64]context.CancelFunc{},
+		slots: make(chan struct{}, 8), dials: map[uint64]*dialling{},
 	}
 	sb.ctx, sb.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if c, ok := egress.(nameChecker); ok {

@@ -22,7 +22,6 @@ import (
 
 // module is compiled code, ready to be instantiated any number of times.
 type module struct {
-	digest   string
 	cache    wazero.CompilationCache
 	runtime  wazero.Runtime
 	compiled wazero.CompiledModule
@@ -101,12 +100,12 @@ func cached(path string) bool {
 // means none). An interruptible module checks for the end of its context in
 // every loop, which is what stops a spinning guest in process; it costs about
 // half of a guest's speed.
-func loadModule(ctx context.Context, bin []byte, digest, cacheDir string, interruptible bool) (m *module, err error) {
+func loadModule(ctx context.Context, bin []byte, cacheDir string, interruptible bool) (m *module, err error) {
 	bin, least, err := preflight(bin, 1<<32)
 	if err != nil {
 		return nil, err
 	}
-	mod := &module{digest: digest, minimum: least, cache: wazero.NewCompilationCache()}
+	mod := &module{minimum: least, cache: wazero.NewCompilationCache()}
 	defer func() {
 		if err != nil {
 			m, err = nil, errors.Join(err, mod.close())

@@ -13,51 +13,54 @@ import (
 // however many sandboxes ask for it at the same time.
 type modules struct {
 	cfg  Config
+	ctx  context.Context //nolint:containedctx // the Runtime's life, which compilations end with
 	mu   sync.Mutex
 	byID map[string]*moduleEntry
 	wg   sync.WaitGroup // compilations
 }
 
 type moduleEntry struct {
-	ready chan struct{} // closed once mod or err is set
-	mod   *module
-	err   error
-	refs  int
-	used  time.Time
+	digest string
+	ready  chan struct{} // closed once mod or err is set
+	mod    *module
+	err    error
+	refs   int
+	used   time.Time
 }
 
-// get returns the module of an image, compiled. The caller must put it back.
-// ctx bounds the wait; the compilation goes on for the next one who asks.
-func (s *modules) get(ctx context.Context, img sandbox.Image) (*module, error) {
+// get returns the module of an image, compiled, in an entry that the caller
+// must put back. ctx bounds the wait; the compilation goes on for the next one
+// who asks.
+func (s *modules) get(ctx context.Context, img sandbox.Image) (*moduleEntry, error) {
 	s.mu.Lock()
 	e := s.byID[img.Digest]
 	if e == nil {
-		e = &moduleEntry{ready: make(chan struct{})}
+		e = &moduleEntry{digest: img.Digest, ready: make(chan struct{})}
 		s.byID[img.Digest] = e
-		s.wg.Go(func() { s.load(context.WithoutCancel(ctx), e, img) })
+		s.wg.Go(func() { s.load(e, img) })
 	}
 	e.refs++
 	s.mu.Unlock()
 	select {
 	case <-e.ready:
 	case <-ctx.Done():
-		s.put(img.Digest)
+		s.put(e)
 		return nil, ctx.Err()
 	}
 	if e.err != nil {
 		return nil, e.err
 	}
-	return e.mod, nil
+	return e, nil
 }
 
-func (s *modules) load(ctx context.Context, e *moduleEntry, img sandbox.Image) {
+func (s *modules) load(e *moduleEntry, img sandbox.Image) {
 	bin, err := readModule(img, s.cfg.MaxModuleBytes)
 	if err == nil {
 		dir := ""
 		if s.cfg.CacheDir != "" {
 			dir = cachePath(s.cfg.CacheDir, img.Digest, true)
 		}
-		e.mod, err = loadModule(ctx, bin, img.Digest, dir, true)
+		e.mod, err = loadModule(s.ctx, bin, dir, true)
 	}
 	if err != nil {
 		e.err = err
@@ -69,13 +72,9 @@ func (s *modules) load(ctx context.Context, e *moduleEntry, img sandbox.Image) {
 }
 
 // put gives a module back and drops the ones that have been idle longest.
-func (s *modules) put(digest string) {
+func (s *modules) put(e *moduleEntry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := s.byID[digest]
-	if e == nil {
-		return // failed to load
-	}
 	e.refs--
 	e.used = time.Now()
 	for {

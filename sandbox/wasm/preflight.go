@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 
 	"fmt"
+	"strings"
 )
 
 // Bounds of a module that the engine itself does not have: a table lives on
@@ -160,8 +161,8 @@ func (r *reader) bytes(n uint32) []byte {
 	return b
 }
 
-// clip quotes nothing but cuts: the engine's messages can hold a module's own
-// names, of any length.
+// clip makes one line of a text that can hold a module's own names, of any
+// length and of any bytes.
 func clip(s string) string {
 	const most = 300
 	s = string(bytes.ToValidUTF8([]byte(s), []byte("?")))
@@ -172,7 +173,7 @@ func clip(s string) string {
 		return r
 	}, []byte(s)))
 	if len(s) > most {
-		return s[:most] + "…"
+		return strings.ToValidUTF8(s[:most], "") + "…"
 	}
 	return s
 }

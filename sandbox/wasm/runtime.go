@@ -18,6 +18,7 @@ type Runtime struct {
 	cfg     Config
 	modules *modules
 	workers *workerPool
+	cancel  context.CancelFunc // ends compilations
 
 	mu      sync.Mutex
 	closed  bool
@@ -31,10 +32,12 @@ func New(cfg Config) (*Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithCancel(context.Background())
 	return &Runtime{
 		cfg:     cfg,
-		modules: &modules{cfg: cfg, byID: map[string]*moduleEntry{}},
-		workers: newWorkerPool(cfg),
+		cancel:  cancel,
+		modules: &modules{cfg: cfg, ctx: ctx, byID: map[string]*moduleEntry{}},
+		workers: newWorkerPool(ctx, cfg),
 		running: map[sandbox.Sandbox]struct{}{},
 	}, nil
 }
@@ -100,6 +103,7 @@ func (r *Runtime) Close(ctx context.Context) error {
 	r.mu.Lock()
 	r.closed = true
 	r.mu.Unlock()
+	r.cancel()
 	r.starts.Wait()
 	r.mu.Lock()
 	all := make([]sandbox.Sandbox, 0, len(r.running))

@@ -196,6 +196,24 @@ func TestCloseCutsConnections(t *testing.T) {
 	})
 }
 
+// TestClosedSocketsFreeTheirConnections: a guest that opens and closes many
+// connections, to a server that never closes one, stays within its limit.
+func TestClosedSocketsFreeTheirConnections(t *testing.T) {
+	forTiers(t, func(t *testing.T, tier sandbox.Isolation) {
+		release := make(chan struct{})
+		defer close(release)
+		e := newEgress(map[string]string{"sink.test:9": tcpServer(t, func(net.Conn) {
+			<-release
+		})})
+		s := spec(t, tier, append([]string{"dial"}, repeat("sink.test:9", 100)...)...)
+		s.Limits.Files = 20
+		sb := start(t, newRuntime(t), s, e)
+		for range 100 {
+			sb.expect("sink.test:9: ok")
+		}
+	})
+}
+
 func TestDescriptorGuessing(t *testing.T) {
 	forTiers(t, func(t *testing.T, tier sandbox.Isolation) {
 		s := spec(t, tier, "fds")

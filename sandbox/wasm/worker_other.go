@@ -13,7 +13,7 @@ func WorkerMain() {}
 
 type workerPool struct{}
 
-func newWorkerPool(Config) *workerPool { return &workerPool{} }
+func newWorkerPool(context.Context, Config) *workerPool { return &workerPool{} }
 
 func (*workerPool) close(context.Context) error { return nil }
 

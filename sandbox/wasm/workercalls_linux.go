@@ -2,13 +2,15 @@ package wasm
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"os"
-	"sync"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/wasm/internal/wasip1"
 )
 
@@ -23,7 +25,7 @@ func (sb *inWorker) handle(m message) {
 	case kindStarted:
 		var err error
 		if m.Text != "" {
-			err = &ModuleError{What: clip(m.Text)}
+			err = &ModuleError{What: clip(strings.TrimPrefix(m.Text, "wasm module: "))}
 		}
 		select {
 		case sb.started <- err:
@@ -33,6 +35,9 @@ func (sb *inWorker) handle(m message) {
 		if m.Exit != nil {
 			exit := *m.Exit
 			exit.Detail = clip(exit.Detail)
+			if exit.Cause < 0 || exit.Cause > sandbox.HostFault {
+				exit.Cause = sandbox.HostFault
+			}
 			select {
 			case sb.ended <- exit:
 			default: // said twice
@@ -48,8 +53,8 @@ func (sb *inWorker) handle(m message) {
 		sb.beginDial(m)
 	case kindCancel:
 		sb.mu.Lock()
-		if cancel := sb.dials[m.Call]; cancel != nil {
-			cancel()
+		if d := sb.dials[m.Call]; d != nil {
+			d.giveUp()
 		}
 		sb.mu.Unlock()
 	case kindPath:
@@ -73,14 +78,37 @@ func (sb *inWorker) spawn(f func()) {
 	}
 }
 
+// dialling is a connection that a guest asked for, from the wish to its end.
+// The sandbox's mutex guards it.
+type dialling struct {
+	cancel    context.CancelFunc
+	connected bool
+	gone      chan struct{} // closed when the guest has closed its end
+	gaveUp    bool
+}
+
+// giveUp ends a dial that nobody waits for, or tells a relay that nobody reads
+// any more. What the guest wrote before still leaves.
+func (d *dialling) giveUp() {
+	switch {
+	case d.gaveUp:
+	case d.connected:
+		close(d.gone)
+		d.gaveUp = true
+	default:
+		d.cancel()
+	}
+}
+
 func (sb *inWorker) beginDial(m message) {
 	ctx, cancel := context.WithCancel(sb.ctx)
+	d := &dialling{cancel: cancel, gone: make(chan struct{})}
 	sb.mu.Lock()
 	_, twice := sb.dials[m.Call]
 	full := len(sb.dials) >= int(min(sb.spec.Limits.Files, 1<<16)) //nolint:gosec // bounded
 	refuse := twice || full || sb.egress == nil || len(m.Text) > maxAddress
 	if !refuse {
-		sb.dials[m.Call] = cancel
+		sb.dials[m.Call] = d
 	}
 	sb.mu.Unlock()
 	if refuse {
@@ -95,14 +123,14 @@ func (sb *inWorker) beginDial(m message) {
 			delete(sb.dials, m.Call)
 			sb.mu.Unlock()
 		}()
-		sb.dial(ctx, m)
+		sb.dial(ctx, d, m)
 	})
 }
 
 // dial opens a connection by the sandbox's egress and relays it over a socket
 // of which the worker gets the other end. The connection itself stays here, so
 // that its bytes are counted and its end is the egress's to decide.
-func (sb *inWorker) dial(ctx context.Context, m message) {
+func (sb *inWorker) dial(ctx context.Context, d *dialling, m message) {
 	conn, err := sb.egress.DialContext(ctx, "tcp", m.Text)
 	if err != nil {
 		sb.answer(message{Call: m.Call, Errno: wasip1.DialErrno(err)})
@@ -122,30 +150,66 @@ func (sb *inWorker) dial(ctx context.Context, m message) {
 		return
 	}
 	defer peer.Close() //nolint:errcheck // a socket of our own
+	sb.mu.Lock()
+	d.connected = true
+	sb.mu.Unlock()
 	sb.answer(message{Call: m.Call}, theirs)
 	_ = theirs.Close() // the worker has it
 	unhook := context.AfterFunc(ctx, func() { _ = conn.Close(); _ = peer.Close() })
 	defer unhook()
-	relay(conn, peer)
+	relay(conn, peer, d.gone)
 }
 
-// relay moves bytes both ways until both ends are done. A half close passes
-// through; an error cuts both.
-func relay(a, b net.Conn) {
-	var wg sync.WaitGroup
-	pass := func(to, from net.Conn) {
-		_, err := io.Copy(to, from)
-		if c, ok := to.(interface{ CloseWrite() error }); err == nil && ok {
-			err = c.CloseWrite()
+// relay moves bytes between a connection and the guest's end of it until both
+// directions are done. A half close passes through, an error cuts both, and
+// once the guest is gone only what it wrote matters.
+func relay(conn, guest net.Conn, gone <-chan struct{}) {
+	in, out := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := pass(guest, conn) // that the guest takes no more is its right
+		in <- err
+	}()
+	go func() {
+		werr, rerr := pass(conn, guest)
+		out <- errors.Join(werr, rerr)
+	}()
+	cut := func() { _, _ = conn.Close(), guest.Close() }
+	inDone, outDone, guestGone := false, false, false
+	for !inDone || !outDone {
+		var err error
+		select {
+		case err = <-in:
+			inDone = true
+		case err = <-out:
+			outDone = true
+		case <-gone:
+			guestGone, gone = true, nil
 		}
-		if err != nil {
-			_ = to.Close()
-			_ = from.Close()
+		if err != nil || outDone && guestGone {
+			cut()
 		}
 	}
-	wg.Go(func() { pass(a, b) })
-	wg.Go(func() { pass(b, a) })
-	wg.Wait()
+}
+
+// pass copies one direction to its end and passes that on. It tells which side
+// failed, if one did.
+func pass(to, from net.Conn) (werr, rerr error) {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buf)
+		if _, werr := to.Write(buf[:n]); werr != nil {
+			return werr, nil
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			if c, ok := to.(interface{ CloseWrite() error }); ok {
+				return c.CloseWrite(), nil
+			}
+			return nil, nil
+		case err != nil:
+			return nil, err
+		}
+	}
 }
 
 func (sb *inWorker) beginPath(m message) {

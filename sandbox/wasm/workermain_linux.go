@@ -93,7 +93,7 @@ func (p *workerProcess) load(cacheDir string, file *os.File) error {
 	if err := file.Close(); err != nil {
 		return err
 	}
-	if p.mod, err = loadModule(context.Background(), bin, "", cacheDir, false); err != nil {
+	if p.mod, err = loadModule(context.Background(), bin, cacheDir, false); err != nil {
 		return err
 	}
 	debug.FreeOSMemory() // decoding a module leaves several times its size behind
@@ -256,7 +256,30 @@ func (p *workerProcess) dial(ctx context.Context, id, address string) (net.Conn,
 	case len(r.files) != 1:
 		return nil, wasip1.EIO
 	}
-	return net.FileConn(r.files[0]) // has a descriptor of its own
+	c, err := net.FileConn(r.files[0]) // has a descriptor of its own
+	if err != nil {
+		return nil, err
+	}
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return nil, errors.Join(wasip1.EIO, c.Close())
+	}
+	return &handedConn{UnixConn: u, closed: sync.OnceFunc(func() {
+		_ = p.wire.send(message{Kind: kindCancel, Sandbox: id, Call: r.m.Call}) // if the host is gone, so are we
+	})}, nil
+}
+
+// handedConn is a connection that the host relays. Its end has to be said: the
+// host cannot tell a closed socket from a half-closed one.
+type handedConn struct {
+	*net.UnixConn
+	closed func()
+}
+
+func (c *handedConn) Close() error {
+	err := c.UnixConn.Close()
+	c.closed()
+	return err
 }
 
 // remoteMounts asks the host for each operation on a path: no path can be

@@ -21,6 +21,7 @@ type workerKey struct {
 // sandbox, since starting one and loading a module takes most of a second.
 type workerPool struct {
 	cfg Config
+	ctx context.Context //nolint:containedctx // the Runtime's life, which compilations end with
 
 	mu     sync.Mutex
 	closed bool
@@ -39,8 +40,8 @@ type workerSlot struct {
 	idle  *time.Timer
 }
 
-func newWorkerPool(cfg Config) *workerPool {
-	return &workerPool{cfg: cfg, byKey: map[workerKey]*workerSlot{}}
+func newWorkerPool(ctx context.Context, cfg Config) *workerPool {
+	return &workerPool{cfg: cfg, ctx: ctx, byKey: map[workerKey]*workerSlot{}}
 }
 
 // available says why tier wasm cannot be had, or nil.
@@ -66,7 +67,7 @@ func (p *workerPool) get(ctx context.Context, tenant string, img sandbox.Image) 
 	if s == nil {
 		s = &workerSlot{ready: make(chan struct{})}
 		p.byKey[key] = s
-		p.all.Go(func() { p.launch(context.WithoutCancel(ctx), key, s, img) })
+		p.all.Go(func() { p.launch(key, s, img) })
 	}
 	if s.idle != nil {
 		s.idle.Stop()
@@ -123,8 +124,8 @@ func (p *workerPool) retire(key workerKey, s *workerSlot) {
 var errIdle = errors.New("nobody needed the worker any more")
 
 // launch makes a worker ready and then stays with it until it ends.
-func (p *workerPool) launch(ctx context.Context, key workerKey, s *workerSlot, img sandbox.Image) {
-	w, err := p.prepare(ctx, img)
+func (p *workerPool) launch(key workerKey, s *workerSlot, img sandbox.Image) {
+	w, err := p.prepare(img)
 	p.mu.Lock()
 	if err != nil {
 		s.err = err
@@ -156,14 +157,14 @@ func (p *workerPool) launch(ctx context.Context, key workerKey, s *workerSlot, i
 }
 
 // prepare compiles the module if need be and starts a worker with it.
-func (p *workerPool) prepare(ctx context.Context, img sandbox.Image) (*worker, error) {
+func (p *workerPool) prepare(img sandbox.Image) (*worker, error) {
 	bin, err := readModule(img, p.cfg.MaxModuleBytes)
 	if err != nil {
 		return nil, err
 	}
 	dir := cachePath(p.cfg.CacheDir, img.Digest, false)
 	if !cached(dir) {
-		if err := p.compile(ctx, bin, img.Digest, dir); err != nil {
+		if err := p.compile(bin, dir); err != nil {
 			return nil, err
 		}
 	}
@@ -176,7 +177,7 @@ func (p *workerPool) prepare(ctx context.Context, img sandbox.Image) (*worker, e
 	if err := os.RemoveAll(dir); err != nil {
 		return nil, fmt.Errorf("wasm: cache folder: %w", err)
 	}
-	if err := p.compile(ctx, bin, img.Digest, dir); err != nil {
+	if err := p.compile(bin, dir); err != nil {
 		return nil, err
 	}
 	return startWorker(p.cfg, dir, bin)
@@ -184,13 +185,13 @@ func (p *workerPool) prepare(ctx context.Context, img sandbox.Image) (*worker, e
 
 // compile writes a module's code to the cache. Only the host does that: what
 // is in the cache is executed.
-func (p *workerPool) compile(ctx context.Context, bin []byte, digest, dir string) error {
+func (p *workerPool) compile(bin []byte, dir string) error {
 	p.compiling.Lock()
 	defer p.compiling.Unlock()
 	if cached(dir) {
 		return nil // by another tenant's start, just now
 	}
-	m, err := loadModule(ctx, bin, digest, dir, false)
+	m, err := loadModule(p.ctx, bin, dir, false)
 	if err != nil {
 		return err
 	}

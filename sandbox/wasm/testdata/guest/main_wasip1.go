@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/signal"
 	"strconv"
 	"strings"
 	"time"
@@ -33,7 +32,6 @@ var commands = map[string]func(args []string) error{
 	"deep":     func([]string) error { ready(); fmt.Println(deep(1)); return nil },
 	"timers":   timers,
 	"stderr":   func([]string) error { fmt.Fprintln(os.Stderr, "to stderr"); return nil },
-	"signal":   func([]string) error { signal.Notify(make(chan os.Signal, 1)); ready(); return nil },
 	"panic":    func([]string) error { panic("on purpose") },
 	"get":      get,
 	"dial":     dialOnly,
