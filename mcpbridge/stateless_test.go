@@ -87,13 +87,14 @@ func TestStatelessFallsBack(t *testing.T) {
 	start, _ := starts(echoServer)
 	r := newRegistry(t, Config{}, Server{Name: "x", Start: start, Required: true})
 	url := serve(t, r).URL
-	for _, path := range []string{"/mcp", "/mcp/x"} {
-		status, body, _ := do(t, "POST", url+path, `{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{`+modernMeta+`}}}`,
+	filtered := newRegistry(t, Config{}, Server{Name: "x", Start: start, Required: true, ToolsAllowlist: []string{"echo"}})
+	for _, path := range []string{url + "/mcp", url + "/mcp/x", serve(t, filtered).URL + "/mcp/x"} {
+		status, body, _ := do(t, "POST", path, `{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{`+modernMeta+`}}}`,
 			"Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", "server/discover")
 		if status != 400 || !strings.Contains(body, `"code":-32022`) || !strings.Contains(body, `"2025-11-25"`) {
 			t.Errorf("%s: %d %s", path, status, body)
 		}
-		cs := connect(t, url+path, nil)
+		cs := connect(t, path, nil)
 		if list, err := cs.ListTools(t.Context(), &mcp.ListToolsParams{}); err != nil || len(list.Tools) != 1 {
 			t.Errorf("%s: %+v, %v", path, list, err)
 		}

@@ -107,6 +107,9 @@ func (run *statelessRun) probe(ctx context.Context) error {
 		return err
 	}
 	defer run.drop(n, req)
+	if m, err = relay.Peek(msg); err != nil { // its id is another now
+		return err
+	}
 	if err := run.backend.Receive(ctx, m, msg); err != nil {
 		return errLegacy
 	}
