@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"crypto/subtle"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -57,7 +59,10 @@ loopback a token is required: --token-file.`,
 }
 
 func (f *serveFlags) serve(ctx context.Context) error {
-	cfg, err := config.Load(config.Options{}, f.files...)
+	if err := f.load(); err != nil {
+		return err
+	}
+	cfg, err := config.Load(config.Options{Policies: f.policies(ctx)}, f.files...)
 	if err != nil {
 		return usageError{err}
 	}
@@ -72,7 +77,8 @@ func (f *serveFlags) serve(ctx context.Context) error {
 	if token == "" && !isLoopback(listen) {
 		return usagef("listening on %s lets other machines call the tools: give --token-file, or listen on 127.0.0.1", listen)
 	}
-	l, closeAll, err := f.common.open()
+	lookups := slices.ContainsFunc(cfg.Servers, func(s config.Server) bool { return looksUp(s.Policy) })
+	l, closeAll, err := f.common.open(ctx, lookups)
 	if err != nil {
 		return err
 	}
@@ -140,18 +146,36 @@ func tryThis(ctx context.Context, registry *mcpbridge.Registry, base string) {
 	}
 	for _, c := range registry.Connectors() {
 		d := c.Descriptor()
-		if len(d.Actions) == 0 {
-			continue
+		if key, args, ok := example(d.Actions); ok {
+			fmt.Fprintf(os.Stderr, "  try:        sandboxd call --server %s %s %s '%s'\n", base, d.Name, key, args)
+			return
 		}
-		action := d.Actions[0]
-		args := `{}`
-		if i := slices.IndexFunc(d.Actions, func(a mcpbridge.Action) bool { return a.Key == "echo" }); i >= 0 {
-			action, args = d.Actions[i], `{"message":"hello"}`
-		}
-		fmt.Fprintf(os.Stderr, "  try:        sandboxd call --server %s %s %s '%s'\n", base, d.Name, action.Key, args)
-		return
 	}
 }
+
+// example finds a call that one can make without knowing the tool: an echo, or
+// one that needs no arguments.
+func example(actions []mcpbridge.Action) (key, args string, ok bool) {
+	for _, a := range actions {
+		var schema struct {
+			Required []string `json:"required"`
+		}
+		if json.Unmarshal(a.InputSchema, &schema) != nil {
+			continue
+		}
+		switch {
+		case a.Key == "echo" && len(schema.Required) == 1 && plainName.MatchString(schema.Required[0]):
+			return a.Key, `{"` + schema.Required[0] + `":"hello"}`, true
+		case len(schema.Required) == 0 && plainName.MatchString(a.Key) && !ok:
+			key, args, ok = a.Key, `{}`, true
+		}
+	}
+	return key, args, ok
+}
+
+// plainName is what can stand in a shell's line as it is: the names are a
+// stranger's.
+var plainName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$`)
 
 func bridgeConfig(l *launcher, token string) mcpbridge.Config {
 	cfg := mcpbridge.Config{Name: "sandboxd", Version: version, Logger: l.log}

@@ -4,11 +4,17 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/internal/config"
 	"github.com/sandboxd/sandboxd/mcpbridge"
 	"github.com/sandboxd/sandboxd/sandbox"
 )
+
+// startTimeout bounds a start up to the list of tools. It leaves room for what
+// the first start of a module or an image does once for all: compiling the
+// one, handing the other to the engine. A build has a bound of its own.
+const startTimeout = 3 * time.Minute
 
 // bridgeServers turns a config's servers into the bridge's.
 func bridgeServers(l *launcher, cfg *config.Config) ([]mcpbridge.Server, error) {
@@ -19,7 +25,8 @@ func bridgeServers(l *launcher, cfg *config.Config) ([]mcpbridge.Server, error) 
 		}
 		start := &starter{l: l, srv: stdioServer(cfg.Tenant, s)}
 		out = append(out, mcpbridge.Server{
-			Name: s.ID, Label: s.Label, Required: s.Required, Start: start.start,
+			Name: s.ID, Label: s.Label, Required: s.Required, StartTimeout: startTimeout,
+			Prepare: start.prepareOnly, Start: start.start,
 			ToolsAllowlist: both(s.ToolsAllowlist, s.Policy.Tools.Allow),
 			Include:        both(s.Include, s.Policy.Tools.Include),
 		})
@@ -66,6 +73,12 @@ type starter struct {
 
 	mu    sync.Mutex
 	ready *launchable
+}
+
+// prepareOnly seals the image, if that was not done yet.
+func (s *starter) prepareOnly(ctx context.Context) error {
+	_, err := s.prepare(ctx)
+	return err
 }
 
 func (s *starter) start(ctx context.Context) (sandbox.Sandbox, error) {
