@@ -194,10 +194,24 @@ func (a *arena) pin(endpoints []netip.AddrPort, _ time.Duration) error {
 			args = append(args, "nodad")
 		}
 		tool(a.t, "ip", args...)
+		a.routed(ep.Addr())
 		a.guestsAt(listenAt(a.t, ep.String()), ep.String())
 		a.pinned[ep] = true
 	}
 	return nil
+}
+
+// routed waits for the route to an address that was just added: the kernel
+// installs an IPv6 one from a work queue.
+func (a *arena) routed(addr netip.Addr) {
+	a.t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for exec.CommandContext(context.Background(), "ip", "route", "get", addr.String()).Run() != nil {
+		if time.Now().After(deadline) {
+			a.t.Fatalf("no route to %s", addr)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 // origins are the real servers: two names on one shared address.

@@ -67,6 +67,10 @@ func (e *Egress) Refused(network string, dst netip.AddrPort) {
 	dst = unmapDst(dst)
 	a := e.begin(ViaGateway, network, dst.Addr().String())
 	a.target = Target{Addr: dst.Addr(), Port: dst.Port()}
+	// Whoever reads the record knows the host by the name that was looked up.
+	if names := e.gw.pins.namesOf(dst.Addr()); len(names) > 0 {
+		a.target = Target{Name: names[0], Port: dst.Port()}
+	}
 	m := deny(ReasonNetwork, nil)
 	if network == "tcp" {
 		if d := e.door(e.Policy(), dst); !d.Allow {

@@ -16,21 +16,25 @@ func TestRefused(t *testing.T) {
 	for _, tt := range []struct {
 		network, dst string
 		want         Reason
+		host         string
 	}{
-		{"udp", "9.9.9.9:443", ReasonNetwork},
-		{"icmp", "8.8.8.8:0", ReasonNetwork},
-		{"tcp", "1.1.1.1:443", ReasonPin},
-		{"tcp", "9.9.9.9:80", ReasonPort},
-		{"tcp", "8.8.8.8:80", ReasonPort},
-		{"tcp", "[::ffff:169.254.169.254]:80", ReasonAddress},
-		{"tcp", "[fe80::1%eth0]:80", ReasonAddress},
-		{"tcp", "9.9.9.9:443", ReasonPin},
+		{"udp", "9.9.9.9:443", ReasonNetwork, "9.9.9.9"},
+		{"icmp", "8.8.8.8:0", ReasonNetwork, "a.example.com"},
+		{"tcp", "1.1.1.1:443", ReasonPin, "1.1.1.1"},
+		{"tcp", "9.9.9.9:80", ReasonPort, "9.9.9.9"},
+		{"tcp", "8.8.8.8:80", ReasonPort, "a.example.com"}, // as its look-up named it
+		{"tcp", "[::ffff:169.254.169.254]:80", ReasonAddress, "169.254.169.254"},
+		{"tcp", "[fe80::1%eth0]:80", ReasonAddress, ""},
+		{"tcp", "9.9.9.9:443", ReasonPin, "9.9.9.9"},
 	} {
 		dst := netip.MustParseAddrPort(tt.dst)
 		l.egress.Refused(tt.network, dst)
 		d := l.lastDecision()
 		if d.Allow || d.Reason != tt.want || d.Network != tt.network || d.Via != ViaGateway || d.Port != dst.Port() {
 			t.Errorf("%s %s: %+v", tt.network, tt.dst, d)
+		}
+		if tt.host != "" && d.Host != tt.host {
+			t.Errorf("%s %s: recorded as %q, want %q", tt.network, tt.dst, d.Host, tt.host)
 		}
 	}
 }

@@ -351,7 +351,7 @@ func TestNoDescriptorStays(t *testing.T) {
 		}
 		wg.Wait()
 	})
-	for range 1000 { // the last closes happen in other goroutines
+	for range 30_000 { // the last closes happen in other goroutines
 		if count() <= before {
 			return
 		}

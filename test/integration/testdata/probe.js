@@ -40,7 +40,7 @@ const ways = {
     const s = dgram.createSocket(host.includes(':') ? 'udp6' : 'udp4');
     s.on('error', (e) => { s.close(); rej(e); }); s.on('message', (m) => { s.close(); res(String(m)); });
     // A refusal of the first datagram shows at the second.
-    s.connect(port, host, (e) => { if (e) return rej(e); s.send('x'); setTimeout(() => s.send('y'), 50); });
+    s.connect(port, host, (e) => { if (e) return rej(e); s.send('x'); setTimeout(() => { try { s.send('y'); } catch (_) { /* refused already */ } }, 50); });
   }),
   lookup: (t) => new Promise((res, rej) => dns.lookup(t, { all: true }, (e, a) => (e ? rej(e) : res(a.map((x) => x.address).sort().join(' '))))),
   uname: async () => `${os.release()} ${os.version()}`,
