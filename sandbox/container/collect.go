@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/snapshots"
@@ -21,15 +22,59 @@ import (
 // containerd's objects, by its name in the cgroup's path, and by being in the
 // state folder, which this process holds the lock of. A box of this process
 // is never touched.
+//
+// containerd may still be busy with what the dead engine asked for last, so
+// that a look that found something is followed by another, until one finds
+// nothing.
 func (h *host) Collect(ctx context.Context) error {
 	ctx = h.ctx(ctx)
-	errs := []error{
-		h.collectContainers(ctx), h.collectShims(), h.collectCgroups(ctx), h.collectFolders(), h.collectSnapshots(ctx), h.collectLeases(ctx),
+	const looks, pause = 20, 250 * time.Millisecond
+	var err error
+	for range looks {
+		left, lerr := h.leftovers(ctx)
+		err = errors.Join(lerr, h.collect(ctx))
+		if lerr == nil && !left {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(err, ctx.Err())
+		case <-time.After(pause):
+		}
 	}
 	if !h.busy() {
-		errs = append(errs, h.removeShared())
+		err = errors.Join(err, h.removeShared())
 	}
-	return errors.Join(errs...)
+	return err
+}
+
+func (h *host) collect(ctx context.Context) error {
+	return errors.Join(h.collectContainers(ctx), h.collectShims(), h.collectCgroups(ctx),
+		h.collectFolders(), h.collectSnapshots(ctx), h.collectLeases(ctx))
+}
+
+// leftovers reports whether there is a box, or a part of one, that is not of
+// this process. Each has a folder before it has anything else.
+func (h *host) leftovers(ctx context.Context) (bool, error) {
+	entries, err := os.ReadDir(h.boxesDir())
+	if err != nil {
+		return false, fmt.Errorf("container: collect: %w", err)
+	}
+	for _, e := range entries {
+		if !h.live(e.Name()) {
+			return true, nil
+		}
+	}
+	cs, err := h.cl.Containers(ctx, h.filter())
+	if err != nil {
+		return false, fmt.Errorf("container: collect: %w", err)
+	}
+	for _, c := range cs {
+		if !h.live(c.ID()) {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 func (h *host) filter() string { return fmt.Sprintf("labels.%q==%s", labelInstance, h.cfg.Instance) }

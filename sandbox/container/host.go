@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
@@ -66,6 +67,8 @@ func New(cfg Config) (Host, error) {
 	return h, nil
 }
 
+const lockTries, lockPause = 50, 20 * time.Millisecond
+
 // claim creates the state folder and locks it.
 func claim(dir string) (*os.File, error) {
 	for _, d := range []string{dir, filepath.Join(dir, "boxes"), filepath.Join(dir, "etc"), filepath.Join(dir, "bin")} {
@@ -77,10 +80,16 @@ func claim(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("container: state folder: %w", err)
 	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("container: state folder %s is in use by another engine: %w", dir, err), lock.Close())
+	// A child that a killed engine was just making holds the lock on for a
+	// moment, until it is gone too.
+	for range lockTries {
+		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return lock, nil
+		}
+		time.Sleep(lockPause)
 	}
-	return lock, nil
+	return nil, errors.Join(fmt.Errorf("container: state folder %s is in use by another engine: %w", dir, err), lock.Close())
 }
 
 // writeStatic writes what every box shares: the two files of /etc and the
