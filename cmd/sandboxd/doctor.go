@@ -29,7 +29,10 @@ network routes. Exit status 1 where a tier that --require names is missing.`,
 			if err != nil {
 				return err
 			}
-			l, closeAll, err := c.open()
+			if err := c.load(); err != nil {
+				return err
+			}
+			l, closeAll, err := c.open(cmd.Context(), false)
 			if err != nil {
 				return err
 			}

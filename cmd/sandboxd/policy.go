@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sandboxd/sandboxd/netguard"
 	"github.com/sandboxd/sandboxd/netguard/casefile"
 	"github.com/sandboxd/sandboxd/policies"
 	"github.com/sandboxd/sandboxd/policies/strict"
@@ -38,6 +41,7 @@ type fault struct {
 
 func newPolicyCheck() *cobra.Command {
 	var asJSON, werror bool
+	var o operator
 	cmd := &cobra.Command{
 		Use:   "check FILE…",
 		Short: "Report every fault of policy files, with line and column",
@@ -46,19 +50,23 @@ func newPolicyCheck() *cobra.Command {
 			if len(args) == 0 {
 				return usagef("no policy file given: %s", cmd.UseLine())
 			}
-			return policyCheck(cmd.OutOrStdout(), args, asJSON, werror)
+			if err := o.load(plainLog(cmd.ErrOrStderr())); err != nil {
+				return err
+			}
+			return policyCheck(cmd.OutOrStdout(), o.policies(cmd.Context()), args, asJSON, werror)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the faults as a JSON list")
 	cmd.Flags().BoolVar(&werror, "strict", false, "let warnings fail too")
+	o.fileFlag(cmd.Flags())
 	return cmd
 }
 
-func policyCheck(w io.Writer, files []string, asJSON, werror bool) error {
+func policyCheck(w io.Writer, l policies.Loader, files []string, asJSON, werror bool) error {
 	faults := []fault{}
 	bad := false
 	for _, file := range files {
-		p, err := policies.Loader{}.Load(file)
+		p, err := l.Load(file)
 		var found strict.Faults
 		switch {
 		case err == nil:
@@ -107,12 +115,27 @@ failed.`,
 }
 
 func newPolicyShow() *cobra.Command {
-	return &cobra.Command{
+	var expanded bool
+	var o operator
+	cmd := &cobra.Command{
 		Use:   "show [PRESET]",
 		Short: "Print a shipped policy, or the list of them",
-		Args:  cobra.MaximumNArgs(1),
+		Long: `Print a shipped policy, or the list of them. With --expanded, print the egress
+section that a preset or a policy FILE comes to here, as JSON: each
+{{registry.NAME}} replaced by the hosts that this user's clients are configured
+with. It can serve as the policy of a cases file.`,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
+			switch {
+			case expanded && len(args) == 0:
+				return usagef("no policy to expand: sandboxd policy show registries --expanded")
+			case expanded:
+				log := plainLog(cmd.ErrOrStderr())
+				if err := o.load(log); err != nil {
+					return err
+				}
+				return policyExpand(cmd.OutOrStdout(), log, o.policies(cmd.Context()), args[0])
+			case len(args) == 0:
 				_, err := fmt.Fprintln(cmd.OutOrStdout(), strings.Join(policies.Presets(), "\n"))
 				return err
 			}
@@ -124,7 +147,37 @@ func newPolicyShow() *cobra.Command {
 			return err
 		},
 	}
+	cmd.Flags().BoolVar(&expanded, "expanded", false, "put the registries' hosts in")
+	o.fileFlag(cmd.Flags())
+	return cmd
 }
+
+func policyExpand(w io.Writer, log *slog.Logger, l policies.Loader, ref string) error {
+	p, err := l.Find(ref, "")
+	if err != nil {
+		return usageError{err}
+	}
+	for _, warning := range p.Warnings {
+		log.Warn("policy", "warning", warning.String())
+	}
+	if p.Egress == nil {
+		return usagef("%s has no egress section: a server under it gets no network", ref)
+	}
+	return writeJSON(w, struct {
+		netguard.Config
+		PinTTL string `json:"pin_ttl,omitempty"` // as policies write it
+	}{*p.Egress, duration(p.Egress.PinTTL)})
+}
+
+func duration(d time.Duration) string {
+	if d == 0 {
+		return ""
+	}
+	return d.String()
+}
+
+// plainLog is for commands that start nothing.
+func plainLog(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }
 
 func writeJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)

@@ -12,7 +12,8 @@ import (
 )
 
 func newPolicyExplain() *cobra.Command {
-	var name, resolver string
+	var name string
+	var o operator
 	var asJSON, lookup bool
 	cmd := &cobra.Command{
 		Use:   "explain --policy FILE|NAME TARGET",
@@ -23,11 +24,18 @@ to. With --lookup the name is resolved once, where the policy lets the question
 out, and its addresses are judged too. Exit status 1 where it is refused.`,
 		Args: exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := policies.Loader{}.Find(name, "")
+			log := plainLog(cmd.ErrOrStderr())
+			if err := o.load(log); err != nil {
+				return err
+			}
+			p, err := o.policies(cmd.Context()).Find(name, "")
 			if err != nil {
 				return usageError{err}
 			}
-			x, err := explain(cmd.Context(), p, args[0], resolver, lookup)
+			for _, w := range p.Warnings {
+				log.Warn("policy", "warning", w.String())
+			}
+			x, err := explain(cmd.Context(), &o, p, args[0], lookup)
 			if err != nil {
 				return err
 			}
@@ -45,11 +53,11 @@ out, and its addresses are judged too. Exit status 1 where it is refused.`,
 	cmd.Flags().StringVar(&name, "policy", "none", "a preset or a policy FILE")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the explanation as JSON")
 	cmd.Flags().BoolVar(&lookup, "lookup", false, "resolve the name and judge its addresses")
-	cmd.Flags().StringVar(&resolver, "resolver", "", "upstream DNS server ADDRESS:PORT for --lookup (default: the host's)")
+	o.flags(cmd.Flags())
 	return cmd
 }
 
-func explain(ctx context.Context, p *policies.Policy, target, resolver string, lookup bool) (netguard.Explanation, error) {
+func explain(ctx context.Context, o *operator, p *policies.Policy, target string, lookup bool) (netguard.Explanation, error) {
 	var compiled *netguard.Policy
 	if p.Egress != nil {
 		var err error
@@ -57,14 +65,14 @@ func explain(ctx context.Context, p *policies.Policy, target, resolver string, l
 			return netguard.Explanation{}, usageError{err}
 		}
 	}
-	if !lookup {
-		return netguard.Explain(compiled, target), nil
+	if !lookup && len(o.set.Refused) == 0 {
+		return netguard.Explain(compiled, target), nil // works without a resolver
 	}
-	g, err := netguard.New(netguard.Options{Upstream: resolver})
+	g, err := o.guard(ctx, lookup, netguard.Options{})
 	if err != nil {
 		return netguard.Explanation{}, err
 	}
-	return g.Explain(ctx, compiled, target, true), nil
+	return g.Explain(ctx, compiled, target, lookup), nil
 }
 
 func printExplanation(w io.Writer, x netguard.Explanation) error {

@@ -40,7 +40,10 @@ for a failure and 2 for a mistake in the command.`,
 			if len(args) == 0 {
 				return usagef("no server to run: sandboxd run -- npx -y PACKAGE")
 			}
-			s, err := f.server(args)
+			if err := f.load(); err != nil {
+				return err
+			}
+			s, err := f.server(cmd.Context(), args)
 			if err != nil {
 				return err
 			}
@@ -63,13 +66,13 @@ for a failure and 2 for a mistake in the command.`,
 }
 
 // server turns the flags into what to start.
-func (f *runFlags) server(command []string) (server, error) {
+func (f *runFlags) server(ctx context.Context, command []string) (server, error) {
 	s := server{tenant: f.tenant, name: f.name, command: command}
 	if s.name == "" {
 		s.name = serverName(command)
 	}
 	var err error
-	if s.policy, err = (policies.Loader{}).Find(f.policy, ""); err != nil {
+	if s.policy, err = f.policies(ctx).Find(f.policy, ""); err != nil {
 		return s, usageError{err}
 	}
 	if f.isolation != "" {
@@ -89,7 +92,7 @@ func (f *runFlags) server(command []string) (server, error) {
 }
 
 func run(ctx context.Context, c *common, s server) error {
-	l, closeAll, err := c.open()
+	l, closeAll, err := c.open(ctx, looksUp(s.policy))
 	if err != nil {
 		return err
 	}

@@ -17,18 +17,19 @@ import (
 
 // common are the settings that every command which starts servers takes.
 type common struct {
-	socket   string
-	resolver string
-	records  string
-	with     []string // distribution packages to add to images
-	verbose  bool
+	operator
+	socket  string
+	records string
+	with    []string // distribution packages to add to images
+	verbose bool
+	log     *slog.Logger
 }
 
 func (c *common) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&c.socket, "engine", envOr("SANDBOXD_ENGINE", defaultSocket), "the engine's socket")
-	f.StringVar(&c.resolver, "resolver", os.Getenv("SANDBOXD_RESOLVER"), "upstream DNS server ADDRESS:PORT (default: the host's)")
-	f.StringVar(&c.records, "records", "", "append decision records as JSON lines to FILE (- for stderr)")
+	c.operator.flags(f)
+	f.StringVar(&c.records, "records", "", "append decision records as JSON lines to FILE (- for stderr; default: the operator's, else none)")
 	f.StringSliceVar(&c.with, "with", nil, "distribution packages to add to the image, such as git")
 	f.BoolVarP(&c.verbose, "verbose", "v", false, "say more on stderr")
 }
@@ -43,14 +44,27 @@ func envOr(name, fallback string) string {
 // stopBound limits what the program does to tidy up at its end.
 const stopBound = 20 * time.Second
 
-// open makes the launcher. The returned function ends every sandbox and must
-// be called.
-func (c *common) open() (*launcher, func(), error) {
+// load reads the operator's settings, under what the flags say.
+func (c *common) load() error {
 	level := slog.LevelWarn
 	if c.verbose {
 		level = slog.LevelDebug
 	}
-	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	c.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	if err := c.operator.load(c.log); err != nil {
+		return err
+	}
+	if c.records == "" {
+		c.records = c.set.Records
+	}
+	return nil
+}
+
+// open makes the launcher, after load. lookups says that a policy will let
+// names be looked up. The returned function ends every sandbox and must be
+// called.
+func (c *common) open(ctx context.Context, lookups bool) (*launcher, func(), error) {
+	log := c.log
 	cache, err := cacheDir()
 	if err != nil {
 		return nil, nil, err
@@ -64,15 +78,12 @@ func (c *common) open() (*launcher, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	guard, err := netguard.New(netguard.Options{Upstream: c.resolver, Record: rec.add, Logger: log})
+	guard, err := c.guard(ctx, lookups, netguard.Options{Record: rec.add, Logger: log})
 	if err != nil {
 		_ = rec.Close()
-		if errors.Is(err, netguard.ErrUpstream) && c.resolver != "" {
-			return nil, nil, usageError{err}
-		}
 		return nil, nil, err
 	}
-	silent, err := netguard.New(netguard.Options{Upstream: c.resolver, Logger: log})
+	silent, err := c.guard(ctx, false, netguard.Options{Logger: log})
 	if err != nil {
 		_ = rec.Close()
 		return nil, nil, err
