@@ -206,7 +206,11 @@ func (a *arena) pin(endpoints []netip.AddrPort, _ time.Duration) error {
 func (a *arena) routed(addr netip.Addr) {
 	a.t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
-	for exec.CommandContext(context.Background(), "ip", "route", "get", addr.String()).Run() != nil {
+	for {
+		out, err := exec.CommandContext(context.Background(), "ip", "route", "get", addr.String()).Output()
+		if err == nil && strings.HasPrefix(string(out), "local ") {
+			return
+		}
 		if time.Now().After(deadline) {
 			a.t.Fatalf("no route to %s", addr)
 		}
