@@ -206,7 +206,7 @@ const onDemandIdle = 2 * time.Minute
 
 // dialEngine connects to the engine. Root starts one where none runs; anybody
 // else is told how.
-func (r *runtimes) dialEngine(ctx context.Context) (sandbox.Runtime, error) {
+func (r *runtimes) dialEngine(ctx context.Context) (engineClient, error) {
 	cfg := engine.ClientConfig{Socket: r.socket, Progress: r.onTransfer, Logger: r.log}
 	c, err := engine.Dial(ctx, cfg)
 	if err == nil {

@@ -70,8 +70,13 @@ func (l *launcher) prepare(ctx context.Context, s server) (*launchable, error) {
 			return nil, usageError{fmt.Errorf("policy %s: %w", s.policy.Name, err)}
 		}
 	}
-	// The runtime is asked for first: there is no use in building an image
-	// that nothing here can run.
+	// The mounts and the runtime come first: there is no use in building an
+	// image that nothing here can run.
+	_, closeMounts, err := openMounts(s.mounts)
+	if err != nil {
+		return nil, err
+	}
+	closeMounts()
 	if _, err := l.runtimes.forTier(ctx, tier); err != nil {
 		return nil, err
 	}

@@ -50,13 +50,18 @@ func size(n int64) string {
 }
 
 // transfer reports an image's hand-over to the engine, at its start and end.
-func (p *progress) transfer(_ string, sent, total int64) {
+func (p *progress) transfer(digest string, sent, total int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch sent {
-	case 0:
+	if !p.seen[digest] {
+		if p.seen == nil {
+			p.seen = map[string]bool{}
+		}
+		p.seen[digest] = true
 		fmt.Fprintf(p.w, "sandboxd: engine: taking in the image, %s …\n", size(total))
-	case total:
+	}
+	if sent == total {
+		delete(p.seen, digest) // an engine that lost it is told of anew
 		fmt.Fprintln(p.w, "sandboxd: engine: image handed over")
 	}
 }

@@ -22,7 +22,13 @@ type runtimes struct {
 
 	mu         sync.Mutex
 	modules    sandbox.Runtime
-	containers sandbox.Runtime
+	containers engineClient
+}
+
+// engineClient is the engine as this program uses it.
+type engineClient interface {
+	sandbox.Runtime
+	Offers(ctx context.Context, tier sandbox.Isolation) error
 }
 
 func (r *runtimes) forTier(ctx context.Context, tier sandbox.Isolation) (sandbox.Runtime, error) {
@@ -44,14 +50,14 @@ func (r *runtimes) forTier(ctx context.Context, tier sandbox.Isolation) (sandbox
 		rt, err := r.dialEngine(ctx)
 		if err != nil {
 			var missing *sandbox.UnavailableError
-			if errors.As(err, &missing) && missing.Tier == 0 {
+			if errors.As(err, &missing) {
 				missing.Tier = tier
 			}
 			return nil, err
 		}
 		r.containers = rt
 	}
-	return r.containers, nil
+	return r.containers, r.containers.Offers(ctx, tier)
 }
 
 // Close ends every sandbox of every tier.

@@ -113,6 +113,16 @@ func (c *Client) Info(ctx context.Context) (Info, error) {
 	return Info{Version: printable(s.hello.Engine, maxName), Tiers: slices.Clone(s.hello.Tiers)}, nil
 }
 
+// Offers returns nil where the engine can start sandboxes of the tier, and
+// else a *sandbox.UnavailableError that says what to do.
+func (c *Client) Offers(ctx context.Context, tier sandbox.Isolation) error {
+	s, err := c.connect(ctx)
+	if err != nil {
+		return err
+	}
+	return unavailable(tier, s.hello.Tiers)
+}
+
 // List returns the caller's running sandboxes on the engine, whatever process
 // started them; root sees everybody's.
 func (c *Client) List(ctx context.Context) ([]Entry, error) {
