@@ -77,8 +77,9 @@ type engine struct {
 	done        chan struct{}
 }
 
-// startEngine starts an engine that ends with the test.
-func startEngine(t testing.TB) *engine {
+// startEngine starts an engine, with more arguments if need be, that ends with
+// the test.
+func startEngine(t testing.TB, more ...string) *engine {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "sbe-") // short: Unix sockets live below it
 	if err != nil {
@@ -94,7 +95,7 @@ func startEngine(t testing.TB) *engine {
 			t.Errorf("the engine's folder could not be removed: %v", err)
 		}
 	})
-	e.start()
+	e.start(more...)
 	return e
 }
 

@@ -86,3 +86,6 @@ func (r *running) kill() {
 	_ = r.cmd.Process.Kill()
 	<-r.done
 }
+
+// ending is what of a long log says why a test failed.
+func ending(s string) string { return s[max(0, len(s)-4000):] }

@@ -124,7 +124,7 @@ const announce = setInterval(() => { if (%s) { clearInterval(announce); require(
 	r.says(t, "READY\n")
 	c.do(t, r)
 	if got := r.status(t, time.Minute); got != c.status {
-		t.Errorf("status %d, want %d:\n%s\n%s", got, c.status, r.stderr, tail(e.log.String()))
+		t.Errorf("status %d, want %d:\n%s\n%s", got, c.status, r.stderr, ending(e.log.String()))
 	}
 	var said []string
 	for line := range strings.Lines(r.stderr.String()) {

@@ -3,9 +3,7 @@ package integration
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -259,25 +257,5 @@ func (e *engine) leavesNothing(t testing.TB, after string) {
 			return
 		}
 	}
-	t.Errorf("%s: after %s there is still\n%s\nthe engine says:\n%s", after, bound, tr, e.log)
-}
-
-// countFiles counts what is below a folder of the ordinary user's, but for
-// files that only serve as locks.
-func countFiles(t testing.TB, dir string) int {
-	t.Helper()
-	n := 0
-	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err == nil && !d.IsDir() && filepath.Base(filepath.Dir(p)) != "locks" {
-			n++
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
+	t.Errorf("%s: after %s there is still\n%s\nthe engine says:\n%s", after, bound, tr, ending(e.log.String()))
 }
