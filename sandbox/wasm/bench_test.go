@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/wasm"
 )
@@ -52,14 +54,36 @@ func forTiersB(b *testing.B, f func(b *testing.B, tier sandbox.Isolation)) {
 	}
 }
 
+// cpu is the processor time that this process and its ended workers have used.
+func cpu(b *testing.B) time.Duration {
+	b.Helper()
+	var sum time.Duration
+	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
+		var u unix.Rusage
+		if err := unix.Getrusage(who, &u); err != nil {
+			b.Fatal(err)
+		}
+		sum += time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	return sum
+}
+
+// reportCPU reports the processor time for each round since began.
+func reportCPU(b *testing.B, began time.Duration) {
+	b.Helper()
+	b.ReportMetric((cpu(b)-began).Seconds()*1e3/float64(b.N), "cpu-ms/op")
+}
+
 // BenchmarkStartCold compiles the module each time.
 func BenchmarkStartCold(b *testing.B) {
 	forTiersB(b, func(b *testing.B, tier sandbox.Isolation) {
+		began := cpu(b)
 		for b.Loop() {
 			r := benchRuntime(b, b.TempDir())
 			toTools(b, r, tier)
 			_ = r.Close(context.Background())
 		}
+		reportCPU(b, began)
 	})
 }
 
@@ -71,11 +95,13 @@ func BenchmarkStartCached(b *testing.B) {
 		r := benchRuntime(b, cache)
 		toTools(b, r, tier)
 		_ = r.Close(context.Background())
+		began := cpu(b)
 		for b.Loop() {
 			r := benchRuntime(b, cache)
 			toTools(b, r, tier)
 			_ = r.Close(context.Background())
 		}
+		reportCPU(b, began)
 	})
 }
 
@@ -193,6 +219,7 @@ func BenchmarkMemory(b *testing.B) {
 			}
 			runtime.GC()
 			b.ReportMetric(float64(resident(b)-before)/more/1e6, "MB/instance")
+			b.ReportMetric(float64(before)/1e6, "MB/first")
 			_ = r.Close(context.Background())
 		}
 	})
@@ -207,13 +234,12 @@ func startBench(b *testing.B, r *wasm.Runtime, tier sandbox.Isolation) sandbox.S
 	return sb
 }
 
-// resident adds up the memory of this process and its children.
+// resident adds up the memory of this process and its workers.
 func resident(b *testing.B) int64 {
 	b.Helper()
 	pids := []string{"self"}
-	kids, err := os.ReadFile("/proc/self/task/" + strconv.Itoa(os.Getpid()) + "/children")
-	if err == nil {
-		pids = append(pids, strings.Fields(string(kids))...)
+	for _, pid := range workers(b, os.Getpid()) {
+		pids = append(pids, strconv.Itoa(pid))
 	}
 	var sum int64
 	for _, pid := range pids {
