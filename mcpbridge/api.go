@@ -46,7 +46,7 @@ func (r *Registry) Handler() http.Handler {
 }
 
 func (r *Registry) serveRaw(w http.ResponseWriter, req *http.Request) {
-	e := r.entry(req.PathValue("server"))
+	e := r.entry(Slug(req.PathValue("server")))
 	if e == nil {
 		writeError(w, errf(CodeUnknownConnector, "no server %q", relay.Cut([]byte(req.PathValue("server")), 80)))
 		return
@@ -79,7 +79,7 @@ func (r *Registry) listConnectors(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (r *Registry) getConnector(w http.ResponseWriter, req *http.Request) {
-	e := r.entry(req.PathValue("name"))
+	e := r.entry(Slug(req.PathValue("name")))
 	if e == nil || e.snap.Load() == nil {
 		writeError(w, errf(CodeUnknownConnector, "no connector %q", relay.Cut([]byte(req.PathValue("name")), 80)))
 		return
@@ -88,7 +88,7 @@ func (r *Registry) getConnector(w http.ResponseWriter, req *http.Request) {
 }
 
 func (r *Registry) invoke(w http.ResponseWriter, req *http.Request) {
-	e := r.entry(req.PathValue("name"))
+	e := r.entry(Slug(req.PathValue("name")))
 	if e == nil {
 		writeError(w, errf(CodeUnknownConnector, "no connector %q", relay.Cut([]byte(req.PathValue("name")), 80)))
 		return

@@ -85,6 +85,7 @@ func TestAPI(t *testing.T) {
 		{"health", "GET", "/healthz", "", []string{"Host", "elsewhere"}, 200, `"status":"ok"`},
 		{"list", "GET", "/api/v1/automation/connectors", "", nil, 200, `[{"name":"x","label":"x","type":"api","actions":[{"key":"echo"`},
 		{"get", "GET", "/api/v1/automation/connectors/x", "", nil, 200, `{"name":"x"`},
+		{"configured name", "GET", "/api/v1/automation/connectors/X", "", nil, 200, `{"name":"x"`},
 		{"call", "POST", act + "echo", `{"text":"hi"}`, nil, 200, `{"ok":true,"content":[{"type":"text","text":"{\"text\":\"hi\"}"}]}`},
 		{"pretty", "POST", act + "echo", "{\n \"text\":\r\n \"hi\"\n}\n", nil, 200, `"ok":true`},
 		{"tool error", "POST", act + "echo", `{"text":"fail"}`, nil, 200, `{"ok":false,"content":[{"type":"text","text":"it broke"}],"error":{"code":"tool_error","message":"it broke"}}`},
