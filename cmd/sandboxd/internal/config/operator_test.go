@@ -163,3 +163,17 @@ func TestPoliciesOfServersKnowTheRegistries(t *testing.T) {
 		t.Errorf("%d warnings", len(cfg.Warnings))
 	}
 }
+
+func TestTheManualsOperatorExample(t *testing.T) {
+	text, err := os.ReadFile("../../../../docs/policy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "## Operator's settings")
+	_, rest, _ = strings.Cut(rest, "```yaml\n")
+	example, _, ok := strings.Cut(rest, "```")
+	o, err := parseOperator("example", []byte(example))
+	if !ok || err != nil || len(o.Registries["npm"].Trusted) != 1 || len(o.Refused) != 1 {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
