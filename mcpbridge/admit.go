@@ -22,7 +22,8 @@ type LeftOut struct {
 
 // tool is one admitted tool.
 type tool struct {
-	name   string
+	name   string          // as clients see it
+	wire   string          // as the server knows it
 	raw    json.RawMessage // the definition as the server sent it
 	action Action
 	in     *schema.Schema
@@ -99,7 +100,7 @@ func admitOne(raw json.RawMessage, srv Server) (name string, _ *tool, err error)
 	if !srv.selects(name) {
 		return name, nil, errors.New("not selected by tools_allowlist and include")
 	}
-	t := &tool{name: name, raw: raw}
+	t := &tool{name: name, wire: name, raw: raw}
 	b := schema.Bounds{Bytes: srv.Limits.SchemaBytes, Depth: srv.Limits.SchemaDepth, RequireRootType: srv.RequireRootType}
 	if t.in, err = schema.Compile(m["inputSchema"], b); err != nil {
 		return name, nil, fmt.Errorf("inputSchema: %w", err)

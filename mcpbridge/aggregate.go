@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/sandboxd/sandboxd/mcpbridge/client"
 	"github.com/sandboxd/sandboxd/mcpbridge/relay"
@@ -17,112 +18,89 @@ import (
 func (r *Registry) newAggregate() (*streamhttp.Handler, error) {
 	return streamhttp.New(streamhttp.Config{
 		Open: func(_ context.Context, _ *http.Request, emit streamhttp.Emit) (streamhttp.Session, error) {
-			return r.openAggregate(emit), nil
+			return r.openAggregate(emit), nil //nolint:contextcheck // a session outlives the request that opens it
 		},
 		MaxBody: r.cfg.MaxBody, MaxSessions: r.cfg.MaxSessions, Idle: r.cfg.SessionIdle, Logger: r.cfg.Logger,
 	})
 }
 
-// requests runs a session's requests, each in a goroutine of its own, and
-// knows how to cancel them by id.
-type requests struct {
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	wg     sync.WaitGroup
-
-	mu     sync.Mutex
-	byID   map[string]context.CancelCauseFunc
-	closed bool
-}
-
-var (
-	errSessionClosed = errors.New("the session was closed")
-	errClientCancel  = fmt.Errorf("%w: the client cancelled it", context.Canceled)
-)
-
-func newRequests() *requests {
-	q := &requests{byID: map[string]context.CancelCauseFunc{}}
-	// A session outlives the HTTP request that opened it.
-	q.ctx, q.cancel = context.WithCancelCause(context.Background())
-	return q
-}
-
-func (q *requests) run(id []byte, f func(ctx context.Context)) error {
-	k, _ := relay.IDKey(id)
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.closed {
-		return errSessionClosed
-	}
-	ctx, cancel := context.WithCancelCause(q.ctx)
-	q.byID[k] = cancel
-	q.wg.Go(func() {
-		f(ctx)
-		cancel(nil)
-		q.mu.Lock()
-		delete(q.byID, k)
-		q.mu.Unlock()
-	})
-	return nil
-}
-
-// cancelled handles a notifications/cancelled.
-func (q *requests) cancelled(params []byte) {
-	id, ok := relay.Member(params, "requestId")
-	if !ok {
-		return
-	}
-	k, _ := relay.IDKey(id.Of(params))
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if cancel := q.byID[k]; cancel != nil {
-		cancel(errClientCancel)
-	}
-}
-
-func (q *requests) Done() <-chan struct{} { return q.ctx.Done() }
-
-func (q *requests) Err() error { return context.Cause(q.ctx) }
-
-func (q *requests) Close(ctx context.Context) error {
-	q.mu.Lock()
-	q.closed = true
-	q.mu.Unlock()
-	q.cancel(errSessionClosed)
-	done := make(chan struct{})
-	go func() { q.wg.Wait(); close(done) }()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
 // aggSession is one client of the aggregated endpoint.
 type aggSession struct {
 	*requests
-	reg  *Registry
-	emit streamhttp.Emit
+	reg   *Registry
+	emit  streamhttp.Emit
+	queue chan []byte   // what servers say unasked
+	kick  chan struct{} // changed has grown
+
+	mu      sync.Mutex
+	caps    map[string]json.RawMessage // what the client can be asked
+	rawCaps string
+	level   int // of the log messages that it wants, as in logLevel
+	changed map[string]bool
+	subs    map[*entry]map[string]bool // subscribed resources, by the servers' own URIs
+	asks    map[string]asked
+	lastAsk int64
+	own     map[*entry]*ownChild
+	prompts map[string]promptRef
+	lists   map[string]*pages
 }
 
 func (r *Registry) openAggregate(emit streamhttp.Emit) *aggSession {
-	s := &aggSession{requests: newRequests(), reg: r, emit: emit}
+	s := &aggSession{
+		requests: newRequests(), reg: r, emit: emit, queue: make(chan []byte, 256), kick: make(chan struct{}, 1),
+		rawCaps: `{}`, changed: map[string]bool{}, subs: map[*entry]map[string]bool{}, asks: map[string]asked{},
+		own: map[*entry]*ownChild{}, prompts: map[string]promptRef{}, lists: map[string]*pages{},
+	}
+	r.mu.Lock()
+	r.sessions[s] = struct{}{}
+	r.mu.Unlock()
 	events, stop := r.events.subscribe()
 	s.wg.Go(func() {
 		defer stop()
-		for {
-			select {
-			case <-s.ctx.Done():
-				return
-			case ev := <-events:
-				if ev.Type == EventTools || ev.Type == EventStopped {
-					send(emit, []byte(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`))
-				}
-			}
-		}
+		s.pump(events)
 	})
 	return s
+}
+
+// pump sends what was not asked for. It alone waits for a client that reads
+// slowly; servers do not.
+func (s *aggSession) pump(events <-chan Event) {
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case ev := <-events:
+			if ev.Type == EventTools || ev.Type == EventStopped {
+				send(s.emit, []byte(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`))
+			}
+		case raw := <-s.queue:
+			send(s.emit, raw)
+		case <-s.kick:
+			s.mu.Lock()
+			changed := s.changed
+			s.changed = map[string]bool{}
+			s.mu.Unlock()
+			for method := range changed {
+				send(s.emit, []byte(`{"jsonrpc":"2.0","method":"`+method+`"}`))
+			}
+			// A server that says so a thousand times is passed on twice a second.
+			select {
+			case <-s.ctx.Done():
+			case <-time.After(relistEvery):
+			}
+		}
+	}
+}
+
+// Close ends the session and its own sandboxes, and waits.
+func (s *aggSession) Close(ctx context.Context) error {
+	s.reg.mu.Lock()
+	delete(s.reg.sessions, s)
+	s.reg.mu.Unlock()
+	err := s.requests.Close(ctx)
+	s.dropAsks("the client's session was closed")
+	s.unsubscribeAll(ctx)
+	return errors.Join(err, s.closeChildren(ctx))
 }
 
 // send emits a message that the bridge made.
@@ -134,12 +112,21 @@ func send(emit streamhttp.Emit, raw []byte) {
 
 // Receive handles one message of the client.
 func (s *aggSession) Receive(_ context.Context, m relay.Message, raw []byte) error {
-	switch m.Kind { //nolint:exhaustive // a response answers nothing: this endpoint asks for nothing
+	switch m.Kind { //nolint:exhaustive // the handler lets nothing else through
+	case relay.Response:
+		s.answered(m, raw)
 	case relay.Notification:
-		if m.Method == "notifications/cancelled" {
+		switch m.Method {
+		case "notifications/cancelled":
 			s.cancelled(m.Params.Of(raw))
+		case "notifications/roots/list_changed":
+			s.rootsChanged()
 		}
 	case relay.Request:
+		if m.Duplicate {
+			send(s.emit, relay.ErrorLine(m.ID.Of(raw), -32600, "a member is given twice"))
+			return nil
+		}
 		id, params := m.ID.Of(raw), m.Params.Of(raw)
 		return s.run(id, func(ctx context.Context) { send(s.emit, s.answer(ctx, m.Method, id, params)) }) //nolint:contextcheck // a request is cancelled by its own message
 	}
@@ -149,16 +136,24 @@ func (s *aggSession) Receive(_ context.Context, m relay.Message, raw []byte) err
 func (s *aggSession) answer(ctx context.Context, method string, id, params []byte) []byte {
 	switch method {
 	case "initialize":
-		return resultLine(id, s.reg.initializeResult(params))
+		return resultLine(id, s.initialize(params))
 	case "ping":
 		return resultLine(id, []byte(`{}`))
 	case "tools/list":
-		if _, ok := relay.Member(params, "cursor"); ok {
-			return relay.ErrorLine(id, -32602, "no such cursor: the list has one page")
-		}
-		return resultLine(id, s.reg.table().list)
+		return s.page(method, "tools", id, params, func() [][]byte { return s.reg.table().list })
 	case "tools/call":
 		return s.callTool(ctx, id, params)
+	case "resources/list", "resources/templates/list", "prompts/list":
+		k := kindOf(method)
+		return s.page(method, k.member, id, params, func() [][]byte { return s.collect(ctx, k) })
+	case "resources/read", "resources/subscribe", "resources/unsubscribe":
+		return s.resource(ctx, method, id, params)
+	case "prompts/get":
+		return s.getPrompt(ctx, id, params)
+	case "completion/complete":
+		return s.complete(ctx, id, params)
+	case "logging/setLevel":
+		return s.setLevel(ctx, id, params)
 	}
 	return relay.ErrorLine(id, -32601, "method not found")
 }
@@ -170,7 +165,9 @@ func resultLine(id, result []byte) []byte {
 	return append(out, '}')
 }
 
-func (r *Registry) initializeResult(params []byte) []byte {
+// initialize remembers what the client can be asked. Every feature is
+// declared, whatever servers there are now: others can come.
+func (s *aggSession) initialize(params []byte) []byte {
 	var p struct {
 		ProtocolVersion string `json:"protocolVersion"`
 	}
@@ -179,15 +176,33 @@ func (r *Registry) initializeResult(params []byte) []byte {
 	if !slices.Contains(client.Versions(), p.ProtocolVersion) {
 		p.ProtocolVersion = client.Versions()[0]
 	}
+	if span, twice := onlyMember(params, "capabilities"); !twice && span.End != 0 {
+		caps := map[string]json.RawMessage{}
+		if raw := span.Of(params); json.Unmarshal(raw, &caps) == nil && len(raw) < 64<<10 {
+			s.mu.Lock()
+			s.caps, s.rawCaps = caps, string(raw)
+			s.mu.Unlock()
+		}
+	}
 	b, err := json.Marshal(map[string]any{
 		"protocolVersion": p.ProtocolVersion,
-		"capabilities":    map[string]any{"tools": map[string]bool{"listChanged": true}},
-		"serverInfo":      map[string]string{"name": r.cfg.Name, "version": r.cfg.Version},
+		"capabilities": map[string]any{
+			"tools": map[string]bool{"listChanged": true}, "prompts": map[string]bool{"listChanged": true},
+			"resources":   map[string]bool{"listChanged": true, "subscribe": true},
+			"completions": struct{}{}, "logging": struct{}{},
+		},
+		"serverInfo": map[string]string{"name": s.reg.cfg.Name, "version": s.reg.cfg.Version},
 	})
 	if err != nil { // strings and maps always marshal
 		return []byte(`{}`)
 	}
 	return b
+}
+
+func (s *aggSession) capabilities() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rawCaps
 }
 
 func (s *aggSession) callTool(ctx context.Context, id, params []byte) []byte {
@@ -208,17 +223,48 @@ func (s *aggSession) callTool(ctx context.Context, id, params []byte) []byte {
 	if arguments == nil {
 		arguments = []byte(`{}`)
 	}
+	if task, _ := onlyMember(params, "task"); task.End != 0 {
+		// Who does not declare tasks works such a request off as any other
+		// (2025-11-25, Tasks, Capability Negotiation).
+		params = without(params, "task")
+		name, _ = onlyMember(params, "name")
+	}
 	// The name is the server's own again; every other byte is the client's.
-	renamed := relay.Edit{Span: name, With: []byte(`"` + at.t.name + `"`)}
+	renamed := relay.Edit{Span: name, With: quoted(at.t.wire)}
 	fwd := newProgress(params, s.emit)
-	res, err := at.e.callRaw(ctx, at.t.name, arguments, nil, func(cl *client.Client) (*client.Progress, []byte, error) {
+	res, err := at.e.callRaw(ctx, at.t.name, arguments, nil, s, func(cl *client.Client) (*client.Progress, []byte, error) {
 		return fwd.attach(cl, params, renamed)
 	})
 	fwd.finish()
 	if err != nil {
 		return errorLine(id, err)
 	}
-	return resultLine(id, res.Raw)
+	return resultLine(id, prefixResult(at.e.slug, "tools/call", res.Raw))
+}
+
+// without is an object with one of its members left out.
+func without(object []byte, name string) []byte {
+	out := []byte{'{'}
+	// The object was read before: its grammar is sound.
+	_ = relay.Members(object, func(k string, v relay.Span) bool {
+		if k == name {
+			return true
+		}
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		out = append(append(append(out, quoted(k)...), ':'), v.Of(object)...)
+		return true
+	})
+	return append(out, '}')
+}
+
+func quoted(s string) []byte {
+	b, err := json.Marshal(s)
+	if err != nil { // a string always marshals
+		return []byte(`""`)
+	}
+	return b
 }
 
 // onlyMember finds a member and says whether it is there twice.

@@ -1,7 +1,6 @@
 package mcpbridge
 
 import (
-	"encoding/json"
 	"slices"
 
 	"github.com/sandboxd/sandboxd/mcpbridge/relay"
@@ -18,7 +17,7 @@ type aggTool struct {
 type aggTable struct {
 	snaps   []*snapshot
 	tools   map[string]aggTool
-	list    json.RawMessage // a tools/list result
+	list    [][]byte // the tools' definitions
 	leftOut map[string][]LeftOut
 }
 
@@ -45,7 +44,6 @@ func (r *Registry) table() *aggTable {
 
 func buildTable(entries []*entry, snaps []*snapshot, slugs []string) *aggTable {
 	t := &aggTable{snaps: snaps, tools: map[string]aggTool{}, leftOut: map[string][]LeftOut{}}
-	list := []byte(`{"tools":[`)
 	for i, e := range entries {
 		if snaps[i] == nil {
 			continue
@@ -70,14 +68,10 @@ func buildTable(entries []*entry, snaps []*snapshot, slugs []string) *aggTable {
 				leave(tl.name, err.Error())
 				continue
 			}
-			if len(t.tools) > 0 {
-				list = append(list, ',')
-			}
-			list = append(list, def...)
+			t.list = append(t.list, def)
 			t.tools[name] = aggTool{e, tl}
 		}
 	}
-	t.list = append(list, `]}`...)
 	return t
 }
 

@@ -34,14 +34,17 @@ func (e *entry) call(ctx context.Context, action string, args json.RawMessage) (
 	params := make([]byte, 0, len(args)+len(name)+32)
 	params = append(append(params, `{"name":`...), name...)
 	params = append(append(params, `,"arguments":`...), args...)
-	return e.callRaw(ctx, action, args, append(params, '}'), nil)
+	return e.callRaw(ctx, action, args, append(params, '}'), nil, nil)
 }
 
-// callRaw sends a tools/call whose params are ready: args are within them,
-// action is their tool. progress goes with the params' token.
-func (e *entry) callRaw(ctx context.Context, action string, args, params []byte, progress func(*client.Client) (*client.Progress, []byte, error)) (Result, error) {
+// callRaw sends a tools/call. Its params, args within them, are ready, or
+// attach makes them once the sandbox is known. s is nil for connectors.
+func (e *entry) callRaw(ctx context.Context, action string, args, params []byte, s *aggSession, attach attachment) (Result, error) {
+	if attach == nil {
+		attach = func(*client.Client) (*client.Progress, []byte, error) { return nil, params, nil }
+	}
 	began := time.Now()
-	res, err := e.dispatch(ctx, action, args, params, progress)
+	res, err := e.dispatch(ctx, action, args, s, attach)
 	ev := Event{
 		Type: EventCall, Server: e.slug, Action: relay.Cut([]byte(action), 128), OK: err == nil && res.OK,
 		Millis: float64(time.Since(began).Microseconds()) / 1000, Bytes: len(res.Raw),
@@ -60,7 +63,10 @@ func (e *entry) callRaw(ctx context.Context, action string, args, params []byte,
 	return res, nil
 }
 
-func (e *entry) dispatch(ctx context.Context, action string, args, params []byte, progress func(*client.Client) (*client.Progress, []byte, error)) (Result, error) {
+// attachment makes a request's params for one client session.
+type attachment = func(*client.Client) (*client.Progress, []byte, error)
+
+func (e *entry) dispatch(ctx context.Context, action string, args []byte, s *aggSession, attach attachment) (Result, error) {
 	snap := e.snap.Load()
 	if snap == nil {
 		return Result{}, e.down()
@@ -75,24 +81,7 @@ func (e *entry) dispatch(ctx context.Context, action string, args, params []byte
 	if err := t.in.Validate(args); err != nil {
 		return Result{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, e.srv.CallTimeout)
-	defer cancel()
-	if err := e.enter(ctx); err != nil {
-		return Result{}, err
-	}
-	defer func() { <-e.places }()
-	cl := e.live.Load()
-	if cl == nil {
-		return Result{}, e.down()
-	}
-	var p *client.Progress
-	if progress != nil {
-		var err error
-		if p, params, err = progress(cl); err != nil {
-			return Result{}, err
-		}
-	}
-	raw, err := cl.Call(ctx, "tools/call", params, p)
+	raw, err := e.exchange(ctx, s, "tools/call", action, attach)
 	if err != nil {
 		return Result{}, err
 	}

@@ -47,16 +47,22 @@ type Config struct {
 	MaxSessions int
 }
 
-// Sharing says which callers of a server's raw endpoint share a sandbox.
-// Connectors and the aggregated endpoint always use the shared one.
+// Sharing says which callers of a server share a sandbox. The zero value
+// starts one for each session of the raw endpoint, where every byte is its
+// client's own, and gives connectors and the aggregated endpoint the one that
+// the registry keeps.
 type Sharing string
 
-// The modes. The zero value is SharingSession.
+// The modes.
 const (
-	// SharingSession starts one sandbox for each client session.
+	// SharingSession starts one sandbox for each session of the aggregated
+	// endpoint too, when it first uses the server. Connectors have no sessions.
 	SharingSession Sharing = "session"
-	// SharingTenant gives all sessions the registry's own sandbox.
+	// SharingTenant gives everyone the registry's own sandbox.
 	SharingTenant Sharing = "tenant"
+	// SharingCall starts a sandbox for each call of a tool; all else is asked of
+	// the registry's own.
+	SharingCall Sharing = "call"
 )
 
 // Server describes one server to Registry.Add.
@@ -80,7 +86,7 @@ type Server struct {
 	Include []string
 	// Required makes Add fail when the server cannot be started and listed.
 	Required bool
-	// Sharing governs the raw endpoint.
+	// Sharing says who shares the server's sandboxes.
 	Sharing Sharing
 	// StartTimeout bounds a start up to the tool list; 0 means 60 seconds.
 	StartTimeout time.Duration
@@ -161,11 +167,9 @@ func (s Server) withDefaults(c Config) (Server, error) {
 		s.Label = s.Name
 	}
 	switch s.Sharing {
-	case "":
-		s.Sharing = SharingSession
-	case SharingSession, SharingTenant:
+	case "", SharingSession, SharingTenant, SharingCall:
 	default:
-		return s, fmt.Errorf("server %q: unknown sharing %q: use session or tenant", s.Name, s.Sharing)
+		return s, fmt.Errorf("server %q: unknown sharing %q: use tenant, session or call", s.Name, s.Sharing)
 	}
 	if s.StartTimeout < 0 || s.CallTimeout < 0 {
 		return s, fmt.Errorf("server %q: a negative timeout", s.Name)

@@ -44,6 +44,7 @@ type entry struct {
 	raw  *streamhttp.Handler
 
 	places  chan struct{} // calls in flight
+	flight  flight
 	waiting atomic.Int64
 	shared  sharedSessions
 	changed chan struct{} // tools/list_changed was received
@@ -57,6 +58,11 @@ type entry struct {
 	reason *Error // why it is not ready
 	starts int
 	begun  bool // run is or was running
+	// children counts the sandboxes beside the shared one; wg has each.
+	children int
+	wg       sync.WaitGroup
+
+	lists map[string][]json.RawMessage // by method, as they were last seen
 
 	first    chan struct{} // closed when the first start ended
 	firstErr error         // valid after first
@@ -91,16 +97,21 @@ func (e *entry) start() {
 }
 
 func (e *entry) stop(ctx context.Context) error {
-	e.cancel()
-	err := e.raw.Close(ctx)
 	e.mu.Lock()
+	e.cancel() // no child begins after this
 	begun := e.begun
 	e.mu.Unlock()
-	if !begun {
-		return err
-	}
+	err := e.raw.Close(ctx)
+	all := make(chan struct{})
+	go func() {
+		e.wg.Wait()
+		if begun {
+			<-e.done
+		}
+		close(all)
+	}()
 	select {
-	case <-e.done:
+	case <-all:
 		return err
 	case <-ctx.Done():
 		return errors.Join(err, context.Cause(ctx))
@@ -182,6 +193,11 @@ func (e *entry) once(ctx context.Context, ready func()) *Error {
 	e.live.Store(cl)
 	e.set(StateReady, nil)
 	ready()
+	rctx, stop := context.WithCancel(ctx)
+	var restoring sync.WaitGroup
+	restoring.Go(func() { e.restore(rctx, cl) })
+	defer restoring.Wait()
+	defer stop()
 	var again <-chan time.Time
 	for {
 		select {
@@ -216,29 +232,21 @@ func asStartError(err error) *Error {
 }
 
 func (e *entry) connect(ctx context.Context) (*client.Client, *snapshot, error) {
-	if e.srv.Prepare != nil {
-		if err := e.srv.Prepare(ctx); err != nil {
-			return nil, nil, err
-		}
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, e.srv.StartTimeout, errors.New("the server did not list its tools in time"))
-	defer cancel()
 	e.mu.Lock()
 	e.starts++
 	e.mu.Unlock()
-	sb, err := e.srv.Start(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	cl, err := client.Connect(ctx, sb, client.Options{
-		Name: e.reg.cfg.Name, Version: e.reg.cfg.Version, MaxLine: e.srv.Limits.Line, Logger: e.log,
-		Notify: e.notified,
-		Stray:  func(line []byte) { e.serverLog("stdout", line) },
-		Stderr: &logWriter{line: func(line []byte) { e.serverLog("stderr", line) }},
+	cl, err := e.dial(ctx, dialOptions{
+		capabilities: sharedCapabilities, notify: e.notified,
+		request: func(cl *client.Client, method string, id, params json.RawMessage) bool {
+			s := e.flight.only()
+			return s != nil && s.ask(e, cl, method, id, params)
+		},
 	})
 	if err != nil {
 		return nil, nil, err
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, e.srv.StartTimeout, errors.New("the server did not list its tools in time"))
+	defer cancel()
 	snap, err := e.admission(ctx, cl)
 	if err != nil {
 		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
@@ -294,6 +302,7 @@ func (e *entry) notified(method string, params json.RawMessage) {
 		e.poke()
 	}
 	e.shared.broadcast(method, params)
+	e.reg.tell(e, method, params)
 }
 
 func (e *entry) poke() {

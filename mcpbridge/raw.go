@@ -16,14 +16,14 @@ import (
 func (e *entry) newRaw() (*streamhttp.Handler, error) {
 	c := e.reg.cfg
 	return streamhttp.New(streamhttp.Config{
-		Open: e.openRaw, Stateless: e.srv.Sharing == SharingSession,
+		Open: e.openRaw, Stateless: e.srv.Sharing == "" || e.srv.Sharing == SharingSession,
 		MaxBody: c.MaxBody, MaxSessions: e.srv.Limits.Sessions, Idle: c.SessionIdle, Logger: e.log,
 	})
 }
 
 func (e *entry) openRaw(ctx context.Context, _ *http.Request, emit streamhttp.Emit) (streamhttp.Session, error) {
 	f := newFilter(e.srv)
-	if e.srv.Sharing == SharingTenant {
+	if e.srv.Sharing == SharingTenant || e.srv.Sharing == SharingCall {
 		return e.openShared(f, emit)
 	}
 	if e.srv.Prepare != nil {

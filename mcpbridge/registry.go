@@ -27,6 +27,7 @@ type Registry struct {
 	closed    bool
 	done      chan struct{} // closed with closed
 	aggregate *streamhttp.Handler
+	sessions  map[*aggSession]struct{} // of the aggregated endpoint
 	agg       atomic.Pointer[aggTable]
 	// backoff is how long to wait before the n-th start in a row (from 1).
 	backoff func(n int) time.Duration
@@ -38,7 +39,7 @@ func New(cfg Config) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Registry{cfg: cfg, entries: map[string]*entry{}, done: make(chan struct{}), backoff: backoff}
+	r := &Registry{cfg: cfg, entries: map[string]*entry{}, sessions: map[*aggSession]struct{}{}, done: make(chan struct{}), backoff: backoff}
 	if r.aggregate, err = r.newAggregate(); err != nil {
 		return nil, err
 	}

@@ -117,24 +117,20 @@ func (s *sharedSession) request(ctx context.Context, method string, id, params [
 		s.respond(resultLine(id, s.cl.Init().Raw))
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.e.srv.CallTimeout)
-	defer cancel()
-	if err := s.e.enter(ctx); err != nil {
-		s.respond(errorLine(id, err))
-		return
+	what := ""
+	if method == "tools/call" {
+		name, _ := onlyMember(params, "name")
+		// What is no string is refused by the server, under no name.
+		_ = json.Unmarshal(name.Of(params), &what)
 	}
 	fwd := newProgress(params, s.emit)
-	res, err := func() (json.RawMessage, error) {
-		defer func() { <-s.e.places }()
-		p, sent, err := fwd.attach(s.cl, params)
-		if err != nil {
-			return nil, err
-		}
+	res, err := s.e.exchange(ctx, nil, method, relay.Cut([]byte(what), 128), func(cl *client.Client) (*client.Progress, []byte, error) {
+		p, sent, err := fwd.attach(cl, params)
 		if params == nil {
 			sent = nil
 		}
-		return s.cl.Call(ctx, method, sent, p)
-	}()
+		return p, sent, err
+	})
 	fwd.finish()
 	if err != nil {
 		s.respond(errorLine(id, err))

@@ -30,9 +30,17 @@ type Options struct {
 	MaxLine int
 	// MaxDepth bounds the nesting of a result; 0 means 1000.
 	MaxDepth int
+	// Capabilities is the JSON object of client capabilities to declare; empty
+	// declares roots alone.
+	Capabilities json.RawMessage
 	// Notify receives each notification but progress, from the reading
 	// goroutine: it must not block. params may be nil.
 	Notify func(method string, params json.RawMessage)
+	// Request receives each request of the server but ping, from the reading
+	// goroutine: it must not block. Where it returns true it has taken the
+	// request and answers by Respond; otherwise, and where it is nil, the
+	// client answers: a list of roots that is empty, and no method.
+	Request func(c *Client, method string, id, params json.RawMessage) bool
 	// Stray receives each line that is no JSON-RPC, valid during the call.
 	Stray func(line []byte)
 	// Stderr receives the server's stderr; nil drops it.
@@ -111,12 +119,15 @@ func Connect(ctx context.Context, sb sandbox.Sandbox, opts Options) (*Client, er
 }
 
 func (c *Client) initialize(ctx context.Context) error {
-	params, err := json.Marshal(map[string]any{
-		"protocolVersion": Versions()[0],
+	if len(c.opts.Capabilities) == 0 {
 		// Some servers hide tools from a client without roots; this one has none
 		// to show, and says so when it is asked.
-		"capabilities": map[string]any{"roots": struct{}{}},
-		"clientInfo":   map[string]string{"name": c.opts.Name, "version": c.opts.Version},
+		c.opts.Capabilities = json.RawMessage(`{"roots":{}}`)
+	}
+	params, err := json.Marshal(map[string]any{
+		"protocolVersion": Versions()[0],
+		"capabilities":    c.opts.Capabilities,
+		"clientInfo":      map[string]string{"name": c.opts.Name, "version": c.opts.Version},
 	})
 	if err != nil {
 		return err
@@ -207,11 +218,15 @@ func (c *Client) Call(ctx context.Context, method string, params []byte, progres
 
 func (c *Client) cancel(ctx context.Context, id int64) {
 	reason := "cancelled by the caller"
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		reason = "timed out"
 	}
 	c.conn.TrySend(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d,"reason":%q}}`, id, reason))
 }
+
+// Respond sends the answer to a request that Options.Request took. It is
+// false where the server is gone or does not read.
+func (c *Client) Respond(line []byte) bool { return c.conn.TrySend(line) }
 
 // Notify sends a notification with raw params, nil for none.
 func (c *Client) Notify(ctx context.Context, method string, params []byte) error {

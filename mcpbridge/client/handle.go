@@ -93,12 +93,13 @@ func (c *Client) oversize(m relay.Message, skeleton []byte, size int64) {
 	}
 }
 
-// request answers what the server asks: ping, and a list of roots that is
-// empty. This client declares no other capability, so all else is no method
-// here.
+// request answers what the server asks, unless Options.Request does.
 func (c *Client) request(m relay.Message, line []byte) {
 	id := m.ID.Of(line)
 	if _, ok := relay.IDKey(id); !ok || len(id) > 1024 {
+		return
+	}
+	if m.Method != "ping" && !m.Duplicate && c.opts.Request != nil && c.opts.Request(c, m.Method, id, m.Params.Of(line)) {
 		return
 	}
 	msg := relay.ErrorLine(id, -32601, "method not found")

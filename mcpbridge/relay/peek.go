@@ -124,17 +124,30 @@ func peekBatch(line []byte) (Message, error) {
 
 // Elements returns the elements of a JSON array that Peek found valid, or nil.
 func Elements(array []byte) [][]byte {
+	spans := ElementSpans(array)
+	if spans == nil {
+		return nil
+	}
+	out := make([][]byte, len(spans))
+	for i, s := range spans {
+		out[i] = s.Of(array)
+	}
+	return out
+}
+
+// ElementSpans is Elements with the places instead of the values.
+func ElementSpans(array []byte) []Span {
 	i := space(array, 0)
 	if i >= len(array) || array[i] != '[' {
 		return nil
 	}
-	var out [][]byte
+	var out []Span
 	for i = space(array, i+1); i < len(array) && array[i] != ']'; i = space(array, i) {
 		end, _, err := value(array, i)
 		if err != nil {
 			return nil
 		}
-		out = append(out, array[i:end:end])
+		out = append(out, Span{i, end})
 		if i = space(array, end); i < len(array) && array[i] == ',' {
 			i = space(array, i+1)
 		}
