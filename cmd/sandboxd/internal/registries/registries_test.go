@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -158,9 +157,6 @@ extra-index-url = ["https://uv5.example.com"]
 // fake puts a script in the place of every client.
 func fake(t *testing.T, script string) string {
 	t.Helper()
-	if runtime.GOOS == "windows" {
-		t.Skip("needs a shell")
-	}
 	dir := t.TempDir()
 	for _, name := range []string{"npm", "go", "python3"} {
 		write(t, filepath.Join(dir, name), "#!/bin/sh\n"+script, 0o700)
