@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -25,6 +26,15 @@ const child = 'require("child_process").spawn(process.execPath, ["-e", ' + JSON.
 spawn(process.execPath, ['-e', child], { detached: true, stdio: 'inherit' }).unref();
 `
 
+// writes uses a mounted folder as a server does that works on files.
+const writes = `
+const files = require('node:fs');
+files.mkdirSync('/data/new');
+files.writeFileSync('/data/new/copy', files.readFileSync('/data/note.txt'), { mode: 0o600 });
+files.appendFileSync('/data/note.txt', 'and a line of the guest\n');
+files.renameSync('/data/new/copy', '/data/copy');
+`
+
 // stopCase is a server that behaves in some way, what is done to it once it
 // is ready, and how the program must end.
 type stopCase struct {
@@ -32,6 +42,7 @@ type stopCase struct {
 	script string
 	ready  string // the condition under which it is ready; empty: at once
 	policy string
+	mount  string // mounts a folder of the user's there, to be written to
 	do     func(t *testing.T, r *running)
 	status int
 	says   string // something that the program must say about the end; empty: nothing
@@ -83,6 +94,7 @@ var stopCases = []stopCase{
 	{name: "INT to run", script: stay, policy: impatient, do: signalled(syscall.SIGINT), status: 143, says: "signal 15 (terminated)"},
 	{name: "HUP to run", script: stay, policy: impatient, do: signalled(syscall.SIGHUP), status: 143, says: "signal 15 (terminated)"},
 	{name: "client closes its output", script: "process.on('SIGTERM', () => {});\n" + stay, policy: impatient, do: closeOutput, status: 1, says: "broken pipe"},
+	{name: "writes through a mount", script: writes + "process.stdin.on('end', () => process.exit(0));\n", mount: "/data", policy: patient, do: closeInput},
 	{name: "crashes", script: "setTimeout(() => { throw new Error('a fault of the server') }, 200);\n", policy: patient, do: nothing, status: 1, says: "status 1"},
 	{name: "aborts", script: "setTimeout(() => process.abort(), 200);\n", policy: patient, do: nothing, status: 134, says: "signal 6"},
 	{name: "uses too much memory", script: "const all = []; setInterval(() => all.push(Buffer.alloc(16 << 20, 1)), 1);\n", policy: "limits: {memory: 256MiB}\n", do: nothing, status: 137, says: "oom"},
@@ -95,16 +107,18 @@ var stopCases = []stopCase{
 func TestStop(t *testing.T) {
 	e := startEngine(t)
 	buildImage(t, "npm:@modelcontextprotocol/server-everything")
-	t.Run("all", func(t *testing.T) {
-		for _, tier := range containerTiers {
-			for _, c := range stopCases {
-				t.Run(tier+"/"+c.name, func(t *testing.T) {
-					t.Parallel() // they mostly wait
-					c.run(t, e, tier)
-				})
-			}
+	places := make(chan struct{}, 6) // more than there are cores: they mostly wait
+	var wg sync.WaitGroup
+	for _, tier := range containerTiers {
+		for _, c := range stopCases {
+			places <- struct{}{}
+			wg.Go(func() {
+				defer func() { <-places }()
+				t.Run(tier+"/"+c.name, func(t *testing.T) { c.run(t, e, tier) })
+			})
 		}
-	})
+	}
+	wg.Wait()
 	e.leavesNothing(t, "after all of them")
 }
 
@@ -117,10 +131,15 @@ func (c stopCase) run(t *testing.T, e *engine, tier string) {
 	script := c.script + fmt.Sprintf(`
 const announce = setInterval(() => { if (%s) { clearInterval(announce); require('node:fs').writeSync(2, 'READY\n') } }, 20);
 `, ready)
-	r := startProgram(t, home, e.env(), "run", "--isolation", tier,
-		"--policy", homeFile(t, home, "policy.yaml", c.policy),
+	args := []string{"run", "--isolation", tier}
+	if c.mount != "" {
+		dir := noteFolder(t, home)
+		args = append(args, "--mount", dir+":"+c.mount+":rw")
+		defer checkWritten(t, dir)
+	}
+	r := startProgram(t, home, e.env(), append(args, "--policy", homeFile(t, home, "policy.yaml", c.policy),
 		"--mount", homeFile(t, home, "x.js", script)+":/lab/x.js", "--env", "NODE_OPTIONS=--require=/lab/x.js",
-		"--", "npx", "-y", "@modelcontextprotocol/server-everything")
+		"--", "npx", "-y", "@modelcontextprotocol/server-everything")...)
 	r.says(t, "READY\n")
 	c.do(t, r)
 	if got := r.status(t, time.Minute); got != c.status {
@@ -134,6 +153,27 @@ const announce = setInterval(() => { if (%s) { clearInterval(announce); require(
 	}
 	if text := strings.Join(said, ""); c.says == "" && text != "" || !strings.Contains(text, c.says) {
 		t.Errorf("it said %q, want something with %q\n%s", said, c.says, r.stderr)
+	}
+}
+
+// checkWritten holds what the guest wrote to be the user's own.
+func checkWritten(t *testing.T, dir string) {
+	t.Helper()
+	for name, want := range map[string]string{
+		"copy": "a note of the host's\n", "note.txt": "a note of the host's\nand a line of the guest\n", "new": "",
+	} {
+		p := filepath.Join(dir, name)
+		var st syscall.Stat_t
+		if err := syscall.Stat(p, &st); err != nil {
+			t.Error(err)
+			continue
+		}
+		if st.Uid != lab.UserID || st.Gid != lab.UserID {
+			t.Errorf("%s belongs to %d:%d", p, st.Uid, st.Gid)
+		}
+		if b, _ := os.ReadFile(p); string(b) != want {
+			t.Errorf("%s holds %q", p, b)
+		}
 	}
 }
 
