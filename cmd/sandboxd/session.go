@@ -70,7 +70,7 @@ func (c *common) open(ctx context.Context, lookups bool) (*launcher, func(), err
 		return nil, nil, err
 	}
 	show := &progress{w: os.Stderr}
-	builder, err := newBuilder(c.with, os.Stderr)
+	builder, err := newBuilder(c.with, os.Stderr) //nolint:contextcheck // sweeping the cache is bounded by itself
 	if err != nil {
 		return nil, nil, err
 	}
@@ -89,7 +89,7 @@ func (c *common) open(ctx context.Context, lookups bool) (*launcher, func(), err
 		return nil, nil, err
 	}
 	rts := &runtimes{cache: cache, socket: c.socket, log: log, onTransfer: show.transfer}
-	closeAll := func() {
+	closeAll := func() { //nolint:contextcheck // what was started is ended also after ctx has
 		ctx, cancel := context.WithTimeout(context.Background(), stopBound)
 		defer cancel()
 		if err := rts.Close(ctx); err != nil {
