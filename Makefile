@@ -17,10 +17,10 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
 
 build: ## bin/sandboxd
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/sandboxd ./cmd/sandboxd
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o $(BIN)/sandboxd ./cmd/sandboxd
 
 example: ## bin/fetch.wasm, the shipped example server
-	GOOS=wasip1 GOARCH=wasm $(GO) build -trimpath -ldflags '-s -w' -o $(BIN)/fetch.wasm ./images/wasm/fetch
+	GOOS=wasip1 GOARCH=wasm $(GO) build -trimpath -buildvcs=false -ldflags '-s -w' -o $(BIN)/fetch.wasm ./images/wasm/fetch
 
 run: build example ## serve the shipped example: no root, no engine
 	$(BIN)/sandboxd serve --config images/wasm/example.yaml --listen $(LISTEN)
