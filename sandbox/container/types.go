@@ -29,7 +29,10 @@ type Request struct {
 	Open []Opening
 }
 
-// Opening lets connections through to the gateway's listeners.
+// Opening lets TCP connections through to the gateway's listeners. A timed one
+// must be a single address; opening it again extends its time. An untimed one
+// of IPv4's loopback with ports has an unchanged client's 127.0.0.1:port lead
+// to the gateway, in the container tier (gVisor's loopback is its own).
 type Opening struct {
 	Prefix netip.Prefix
 	Ports  []uint16      // nil means every port
@@ -42,6 +45,7 @@ type Files struct {
 	Stdin, Stdout, Stderr *os.File
 	// TCP4 and TCP6 are listening sockets in the gateway's namespace to which
 	// allowed connections are redirected; SO_ORIGINAL_DST names their target.
+	// Those to port 53 are DNS over TCP, and are always let through.
 	TCP4, TCP6 *os.File
 	// UDP4 and UDP6 receive DNS queries for any resolver address.
 	UDP4, UDP6 *os.File
