@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/sandboxd/sandboxd/mcpbridge/relay"
@@ -24,7 +25,8 @@ type LeftOut struct {
 type tool struct {
 	name   string          // as clients see it
 	wire   string          // as the server knows it
-	raw    json.RawMessage // the definition as the server sent it
+	def    json.RawMessage // the definition as the server sent it
+	raw    json.RawMessage // the same with the configured name and description
 	action Action
 	in     *schema.Schema
 	out    *schema.Schema // nil if none
@@ -35,6 +37,8 @@ type snapshot struct {
 	tools   []*tool
 	byName  map[string]*tool
 	leftOut []LeftOut
+	// unapproved are those that differ from what was approved.
+	unapproved []LeftOut
 }
 
 const maxReports = 100
@@ -57,10 +61,10 @@ func admit(defs []json.RawMessage, more bool, srv Server) *snapshot {
 		switch {
 		case err != nil:
 			s.leave(name, "%s", err.Error())
-		case s.byName[name] != nil:
+		case s.byName[t.name] != nil:
 			s.leave(name, "the server has two tools of this name: the first is kept")
 		default:
-			s.byName[name] = t
+			s.byName[t.name] = t
 			s.tools = append(s.tools, t)
 		}
 	}
@@ -68,7 +72,7 @@ func admit(defs []json.RawMessage, more bool, srv Server) *snapshot {
 		s.leave("…", "the server has more tools than the limit of %d", srv.Limits.Tools)
 	}
 	for _, want := range srv.ToolsAllowlist {
-		if s.byName[want] == nil && !slices.ContainsFunc(s.leftOut, func(l LeftOut) bool { return l.Tool == want }) {
+		if !slices.ContainsFunc(s.tools, func(t *tool) bool { return t.wire == want }) && !slices.ContainsFunc(s.leftOut, func(l LeftOut) bool { return l.Tool == want }) {
 			s.leave(want, "tools_allowlist names it, but the server has no such tool")
 		}
 	}
@@ -100,7 +104,17 @@ func admitOne(raw json.RawMessage, srv Server) (name string, _ *tool, err error)
 	if !srv.selects(name) {
 		return name, nil, errors.New("not selected by tools_allowlist and include")
 	}
-	t := &tool{name: name, wire: name, raw: raw}
+	shown, ok := srv.shown(name)
+	if !ok {
+		return name, nil, errors.New("another tool is renamed to its name")
+	}
+	t := &tool{name: shown, wire: name, def: raw}
+	if _, err := canonical(raw); err != nil {
+		return name, nil, err
+	}
+	if t.raw, err = srv.present(raw, name, shown); err != nil {
+		return name, nil, errors.New("the definition is no JSON object")
+	}
 	b := schema.Bounds{Bytes: srv.Limits.SchemaBytes, Depth: srv.Limits.SchemaDepth, RequireRootType: srv.RequireRootType}
 	if t.in, err = schema.Compile(m["inputSchema"], b); err != nil {
 		return name, nil, fmt.Errorf("inputSchema: %w", err)
@@ -112,11 +126,60 @@ func admitOne(raw json.RawMessage, srv Server) (name string, _ *tool, err error)
 		}
 		t.action.OutputSchema = withRootType(out, t.out)
 	}
-	t.action.Key = name
-	t.action.Label = title(m, name)
+	t.action.Key = shown
+	t.action.Label = title(m, shown)
 	_ = json.Unmarshal(m["description"], &t.action.Description) // absent or no string: none
+	if d, override := srv.Descriptions[name]; override {
+		t.action.Description = d
+	}
 	t.action.InputSchema = withRootType(m["inputSchema"], t.in)
 	return name, t, nil
+}
+
+// pin compares what was admitted with what is approved, and approves it where
+// nothing was before. A store that cannot be read approves nothing.
+func (e *entry) pin(s *snapshot) {
+	if e.srv.Pin == PinOff {
+		return
+	}
+	now := definitions{}
+	for _, t := range s.tools {
+		now[t.wire] = t.def
+	}
+	approved, err := e.reg.pins.see(e.slug, now)
+	if err != nil {
+		e.log.Error("approved tools cannot be kept", "error", err)
+		approved = definitions{}
+	}
+	e.approved.Store(&approved)
+	kept := s.tools[:0:0]
+	for _, t := range s.tools {
+		why := approved.pinned(t.wire, t.def)
+		if why == "" {
+			kept = append(kept, t)
+			continue
+		}
+		s.unapprove(t.wire, why+approveHint(e.slug))
+		if e.srv.Pin == PinStrict {
+			s.leave(t.wire, "held back: %s", why+approveHint(e.slug))
+			delete(s.byName, t.name)
+		} else {
+			kept = append(kept, t)
+		}
+	}
+	s.tools = kept
+	for name := range approved {
+		if _, ok := now[name]; !ok && e.srv.selects(name) {
+			s.unapprove(name, "it was removed, or cannot be admitted any more"+approveHint(e.slug))
+		}
+	}
+	slices.SortFunc(s.unapproved, func(a, b LeftOut) int { return strings.Compare(a.Tool, b.Tool) })
+}
+
+func (s *snapshot) unapprove(name, why string) {
+	if len(s.unapproved) < maxReports {
+		s.unapproved = append(s.unapproved, LeftOut{Tool: name, Reason: why})
+	}
 }
 
 // selects says whether configuration lets a tool through by its name.

@@ -27,10 +27,11 @@ func (e *entry) call(ctx context.Context, action string, args json.RawMessage) (
 	if args = bytes.TrimSpace(args); len(args) == 0 || string(args) == "null" {
 		args = json.RawMessage(`{}`)
 	}
-	name, err := json.Marshal(action)
-	if err != nil {
-		return Result{}, asError(err)
+	wire, ok := e.srv.wire(action)
+	if !ok {
+		wire = action // dispatch knows no such action
 	}
+	name := quoted(wire)
 	params := make([]byte, 0, len(args)+len(name)+32)
 	params = append(append(params, `{"name":`...), name...)
 	params = append(append(params, `,"arguments":`...), args...)

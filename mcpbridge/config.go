@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"path"
+	"path/filepath"
 	"time"
 
 	"github.com/sandboxd/sandboxd/mcpbridge/relay"
@@ -45,6 +46,18 @@ type Config struct {
 	SessionIdle time.Duration
 	// MaxSessions bounds the MCP sessions of each endpoint; 0 means 64.
 	MaxSessions int
+	// StateDir is an absolute folder, made when it is needed, in which the
+	// registry keeps what is to outlive it: tools' definitions, see PinsDir.
+	// Empty keeps that in memory.
+	StateDir string
+}
+
+// PinsDir is the folder of a registry's PinStore below its StateDir.
+func PinsDir(stateDir string) string {
+	if stateDir == "" {
+		return ""
+	}
+	return filepath.Join(stateDir, "pins")
 }
 
 // Sharing says which callers of a server share a sandbox. The zero value
@@ -84,6 +97,13 @@ type Server struct {
 	// Include, where not empty, admits only tools whose names match one of the
 	// patterns (as in path.Match).
 	Include []string
+	// Renames gives tools other names, by the names that the server has for
+	// them. A tool of the server's that has such a name already is left out.
+	Renames map[string]string
+	// Descriptions takes the place of tools' own, by the server's names.
+	Descriptions map[string]string
+	// Pin says what happens to tools whose definitions change.
+	Pin PinMode
 	// Required makes Add fail when the server cannot be started and listed.
 	Required bool
 	// Sharing says who shares the server's sandboxes.
@@ -143,6 +163,9 @@ func (c Config) withDefaults() (Config, error) {
 	if c.MaxBody < 0 || c.SessionIdle < 0 || c.MaxSessions < 0 {
 		return c, errors.New("mcpbridge: a negative limit")
 	}
+	if c.StateDir != "" && !filepath.IsAbs(c.StateDir) {
+		return c, errors.New("mcpbridge: StateDir is not absolute")
+	}
 	if c.MaxBody == 0 {
 		c.MaxBody = 4 << 20
 	}
@@ -171,6 +194,15 @@ func (s Server) withDefaults(c Config) (Server, error) {
 	default:
 		return s, fmt.Errorf("server %q: unknown sharing %q: use tenant, session or call", s.Name, s.Sharing)
 	}
+	if s.Pin == "" {
+		s.Pin = PinWarn
+	}
+	if !s.Pin.valid() {
+		return s, fmt.Errorf("server %q: unknown pin mode %q: use one of %s", s.Name, s.Pin, PinModes())
+	}
+	if err := s.checkRenames(); err != nil {
+		return s, err
+	}
 	if s.StartTimeout < 0 || s.CallTimeout < 0 {
 		return s, fmt.Errorf("server %q: a negative timeout", s.Name)
 	}
@@ -187,6 +219,20 @@ func (s Server) withDefaults(c Config) (Server, error) {
 	}
 	s.Limits = s.Limits.withDefaults(c)
 	return s, nil
+}
+
+func (s Server) checkRenames() error {
+	from := map[string]string{}
+	for wire, to := range s.Renames {
+		if !toolNameOK(to) {
+			return fmt.Errorf("server %q: rename of %q: %q is not 1 to 128 characters of A-Z a-z 0-9 _ - . /", s.Name, wire, to)
+		}
+		if other, twice := from[to]; twice {
+			return fmt.Errorf("server %q: tools %q and %q are both renamed to %q", s.Name, min(wire, other), max(wire, other), to)
+		}
+		from[to] = wire
+	}
+	return nil
 }
 
 // logWriter sends whole or cut lines to a line function.

@@ -51,7 +51,9 @@ type entry struct {
 	retry   chan struct{}
 
 	snap atomic.Pointer[snapshot]
-	live atomic.Pointer[client.Client] // nil while there is none
+	// approved is what the pins say; nil until they were first read.
+	approved atomic.Pointer[definitions]
+	live     atomic.Pointer[client.Client] // nil while there is none
 
 	mu     sync.Mutex
 	state  State
@@ -62,7 +64,9 @@ type entry struct {
 	children int
 	wg       sync.WaitGroup
 
-	lists map[string][]json.RawMessage // by method, as they were last seen
+	lists  map[string][]json.RawMessage // by method, as they were last seen
+	taking sync.Mutex                   // held while a list of tools is admitted
+	last   toolList                     // the last one; guarded by taking
 
 	first    chan struct{} // closed when the first start ended
 	firstErr error         // valid after first
@@ -89,6 +93,9 @@ func newEntry(r *Registry, s Server) (*entry, error) {
 func (e *entry) start() {
 	e.mu.Lock()
 	e.begun = true
+	if e.srv.Pin != PinOff && e.ctx.Err() == nil {
+		e.wg.Go(func() { e.watchPins(e.ctx) })
+	}
 	e.mu.Unlock()
 	go func() {
 		defer close(e.done)
@@ -176,7 +183,7 @@ func (e *entry) pause(ctx context.Context, crashes int) bool {
 
 // once starts the server, serves until it ends, and says why it did.
 func (e *entry) once(ctx context.Context, ready func()) *Error {
-	cl, snap, err := e.connect(ctx)
+	cl, tools, err := e.connect(ctx)
 	if err != nil {
 		return asStartError(err)
 	}
@@ -189,7 +196,7 @@ func (e *entry) once(ctx context.Context, ready func()) *Error {
 			e.log.Error("server did not stop cleanly", "error", relay.Cut([]byte(err.Error()), 300))
 		}
 	}()
-	e.take(snap)
+	e.take(&tools)
 	e.live.Store(cl)
 	e.set(StateReady, nil)
 	ready()
@@ -231,7 +238,7 @@ func asStartError(err error) *Error {
 	return &Error{Code: CodeServerDown, Message: e.Message, cause: err}
 }
 
-func (e *entry) connect(ctx context.Context) (*client.Client, *snapshot, error) {
+func (e *entry) connect(ctx context.Context) (*client.Client, toolList, error) {
 	e.mu.Lock()
 	e.starts++
 	e.mu.Unlock()
@@ -243,28 +250,56 @@ func (e *entry) connect(ctx context.Context) (*client.Client, *snapshot, error) 
 		},
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, toolList{}, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, e.srv.StartTimeout, errors.New("the server did not list its tools in time"))
 	defer cancel()
-	snap, err := e.admission(ctx, cl)
+	l, err := e.list(ctx, cl)
 	if err != nil {
 		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 		defer cancel()
-		return nil, nil, errors.Join(err, cl.Close(cctx))
+		return nil, l, errors.Join(err, cl.Close(cctx))
 	}
-	return cl, snap, nil
+	return cl, l, nil
 }
 
-func (e *entry) admission(ctx context.Context, cl *client.Client) (*snapshot, error) {
+// list asks for the server's tools.
+func (e *entry) list(ctx context.Context, cl *client.Client) (l toolList, err error) {
 	if _, ok := cl.Init().Capabilities["tools"]; !ok {
-		return admit(nil, false, e.srv), nil
+		return toolList{}, nil
 	}
 	defs, more, err := cl.List(ctx, "tools/list", "tools", client.ListBounds{Items: e.srv.Limits.Tools, Bytes: e.srv.Limits.ListBytes})
 	if err != nil {
-		return nil, err
+		return l, err
 	}
-	return admit(defs, more, e.srv), nil
+	return toolList{defs, more}, nil
+}
+
+// toolList is a list of tools as the server gave it.
+type toolList struct {
+	defs []json.RawMessage
+	more bool // it went on beyond the limit
+}
+
+// watchPins admits the last list again when something was approved.
+func (e *entry) watchPins(ctx context.Context) {
+	t := time.NewTicker(e.reg.pinsEvery)
+	defer t.Stop()
+	for stamp := e.reg.pins.stamp(e.slug); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		now := e.reg.pins.stamp(e.slug)
+		if now == stamp {
+			continue
+		}
+		stamp = now
+		if e.snap.Load() != nil {
+			e.take(nil)
+		}
+	}
 }
 
 // relist is a new admission while the server runs. If it fails the old one
@@ -272,15 +307,26 @@ func (e *entry) admission(ctx context.Context, cl *client.Client) (*snapshot, er
 func (e *entry) relist(ctx context.Context, cl *client.Client) {
 	ctx, cancel := context.WithTimeout(ctx, e.srv.StartTimeout)
 	defer cancel()
-	snap, err := e.admission(ctx, cl)
+	l, err := e.list(ctx, cl)
 	if err != nil {
 		e.log.Warn("server's changed tool list could not be read: the old one stays", "error", relay.Cut([]byte(err.Error()), 300))
 		return
 	}
-	e.take(snap)
+	e.take(&l)
 }
 
-func (e *entry) take(snap *snapshot) {
+// take admits a list of tools; nil is the last one again.
+func (e *entry) take(l *toolList) {
+	e.taking.Lock()
+	defer e.taking.Unlock()
+	if l != nil {
+		e.last = *l
+	}
+	snap := admit(e.last.defs, e.last.more, e.srv)
+	e.pin(snap)
+	for _, u := range snap.unapproved {
+		e.log.Warn("tool is not as it was approved", "tool", u.Tool, "reason", u.Reason)
+	}
 	old := e.snap.Swap(snap)
 	if old == nil {
 		old = &snapshot{}
@@ -353,7 +399,7 @@ func (e *entry) status() Status {
 	}
 	e.mu.Unlock()
 	if snap := e.snap.Load(); snap != nil {
-		st.Tools, st.LeftOut = len(snap.tools), snap.leftOut
+		st.Tools, st.LeftOut, st.Unapproved = len(snap.tools), snap.leftOut, snap.unapproved
 	}
 	if cl := e.live.Load(); cl != nil {
 		st.Strays, st.Orphans = cl.Stats()

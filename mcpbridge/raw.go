@@ -2,11 +2,9 @@ package mcpbridge
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
-	"sync"
 
 	"github.com/sandboxd/sandboxd/mcpbridge/relay"
 	"github.com/sandboxd/sandboxd/mcpbridge/streamhttp"
@@ -22,7 +20,7 @@ func (e *entry) newRaw() (*streamhttp.Handler, error) {
 }
 
 func (e *entry) openRaw(ctx context.Context, _ *http.Request, emit streamhttp.Emit) (streamhttp.Session, error) {
-	f := newFilter(e.srv)
+	f := e.newFilter()
 	if e.srv.Sharing == SharingTenant || e.srv.Sharing == SharingCall {
 		return e.openShared(f, emit)
 	}
@@ -63,7 +61,8 @@ type rawSession struct {
 
 // Receive passes one message on.
 func (s *rawSession) Receive(ctx context.Context, m relay.Message, raw []byte) error {
-	if refusal := s.filter.fromClient(m, raw); refusal != nil {
+	_, raw, refusal := s.filter.fromClient(m, raw)
+	if refusal != nil {
 		send(s.emit, refusal)
 		return nil
 	}
@@ -72,100 +71,3 @@ func (s *rawSession) Receive(ctx context.Context, m relay.Message, raw []byte) e
 
 // Err says how the server ended.
 func (s *rawSession) Err() error { return &relay.ExitError{Exit: s.Exit()} }
-
-// filter keeps a client of a raw endpoint to the tools that configuration
-// lets through. It touches nothing but lists of tools and calls of others.
-type filter struct {
-	srv  Server
-	on   bool
-	mu   sync.Mutex
-	list map[string]bool // ids of open tools/list requests
-}
-
-func newFilter(srv Server) *filter {
-	return &filter{srv: srv, on: srv.ToolsAllowlist != nil || len(srv.Include) > 0, list: map[string]bool{}}
-}
-
-// fromClient returns the answer to a request that must not reach the server.
-func (f *filter) fromClient(m relay.Message, raw []byte) []byte {
-	if !f.on {
-		return nil
-	}
-	if m.Duplicate {
-		return refuse(m, raw, "a member is given twice")
-	}
-	params := m.Params.Of(raw)
-	switch m.Method {
-	case "tools/call":
-		name, twice := onlyMember(params, "name")
-		var tool string
-		if twice || json.Unmarshal(name.Of(params), &tool) != nil {
-			return refuse(m, raw, "params.name must be given once, as a string")
-		}
-		if !f.srv.selects(tool) {
-			return refuse(m, raw, fmt.Sprintf("unknown tool %q", relay.Cut([]byte(tool), 80)))
-		}
-	case "tools/list":
-		if k, ok := relay.IDKey(m.ID.Of(raw)); ok {
-			f.mu.Lock()
-			f.list[k] = true
-			f.mu.Unlock()
-		}
-	}
-	return nil
-}
-
-func refuse(m relay.Message, raw []byte, why string) []byte {
-	if m.Kind != relay.Request {
-		return []byte{} // nobody to tell: dropped
-	}
-	return relay.ErrorLine(m.ID.Of(raw), -32602, why)
-}
-
-// fromServer returns what to pass on: the message, or a list of tools without
-// those that are not let through.
-func (f *filter) fromServer(m relay.Message, line []byte) (relay.Message, []byte) {
-	if !f.on {
-		return m, line
-	}
-	if m.Kind == relay.Batch || m.Duplicate {
-		return m, nil // two parsers could read two things: dropped
-	}
-	if m.Kind != relay.Response || m.Result.End == 0 {
-		return m, line
-	}
-	k, _ := relay.IDKey(m.ID.Of(line))
-	f.mu.Lock()
-	asked := f.list[k]
-	delete(f.list, k)
-	f.mu.Unlock()
-	if !asked {
-		return m, line
-	}
-	result := m.Result.Of(line)
-	tools, twice := onlyMember(result, "tools")
-	if twice || tools.End == 0 {
-		return m, line
-	}
-	kept := []byte{'['}
-	for _, def := range relay.Elements(tools.Of(result)) {
-		name, twice := onlyMember(def, "name")
-		var tool string
-		if twice || json.Unmarshal(name.Of(def), &tool) != nil || !f.srv.selects(tool) {
-			continue
-		}
-		if len(kept) > 1 {
-			kept = append(kept, ',')
-		}
-		kept = append(kept, def...)
-	}
-	at := relay.Span{Start: m.Result.Start + tools.Start, End: m.Result.Start + tools.End}
-	out, err := relay.Splice(line, relay.Edit{Span: at, With: append(kept, ']')})
-	if err != nil {
-		return m, nil
-	}
-	if m, err = relay.Peek(out); err != nil {
-		return m, nil
-	}
-	return m, out
-}

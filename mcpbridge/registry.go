@@ -20,6 +20,9 @@ var ErrClosed = errors.New("mcpbridge: registry closed")
 type Registry struct {
 	cfg    Config
 	events hub
+	pins   *PinStore
+	// pinsEvery is how often approvals are looked for.
+	pinsEvery time.Duration
 
 	mu        sync.Mutex
 	entries   map[string]*entry // by slug
@@ -39,7 +42,8 @@ func New(cfg Config) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Registry{cfg: cfg, entries: map[string]*entry{}, sessions: map[*aggSession]struct{}{}, done: make(chan struct{}), backoff: backoff}
+	r := &Registry{cfg: cfg, entries: map[string]*entry{}, sessions: map[*aggSession]struct{}{}, done: make(chan struct{}), backoff: backoff,
+		pins: OpenPins(PinsDir(cfg.StateDir)), pinsEvery: 2 * time.Second}
 	if r.aggregate, err = r.newAggregate(); err != nil {
 		return nil, err
 	}
@@ -200,7 +204,10 @@ type Status struct {
 	Reason  string    `json:"reason,omitempty"` // why it is down
 	Tools   int       `json:"tools"`
 	LeftOut []LeftOut `json:"left_out,omitempty"`
-	Starts  int       `json:"starts"`
+	// Unapproved are tools that differ from the approved ones, held back or
+	// not.
+	Unapproved []LeftOut `json:"unapproved,omitempty"`
+	Starts     int       `json:"starts"`
 	// Strays counts stdout lines of the present run that were no JSON-RPC,
 	// Orphans its answers to nothing.
 	Strays   int64 `json:"strays,omitempty"`

@@ -90,7 +90,8 @@ func (s *sharedSession) listen() {
 
 // Receive handles one message of the client.
 func (s *sharedSession) Receive(ctx context.Context, m relay.Message, raw []byte) error {
-	if refusal := s.filter.fromClient(m, raw); refusal != nil {
+	m, raw, refusal := s.filter.fromClient(m, raw)
+	if refusal != nil {
 		send(s.emit, refusal)
 		return nil
 	}
