@@ -53,8 +53,8 @@ func runTests(m *testing.M) (code int, err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	built.dir, built.cache = dir, filepath.Join(dir, "cache")
-	if keep := os.Getenv("SANDBOXD_TEST_WASM_CACHE"); keep != "" {
-		built.cache = keep
+	if keep, err := os.UserCacheDir(); err == nil {
+		built.cache = filepath.Join(keep, "sandboxd", "test-wasm")
 	}
 	for name, pkg := range map[string]string{"guest": "./testdata/guest", "fetch": "../../images/wasm/fetch"} {
 		cmd := exec.Command("go", "build", "-trimpath", "-o", filepath.Join(dir, name+".wasm"), pkg)
@@ -62,6 +62,11 @@ func runTests(m *testing.M) (code int, err error) {
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return 1, fmt.Errorf("building %s: %w\n%s", name, err, out)
 		}
+	}
+	compile := exec.Command("go", "run", "./testdata/precompile", built.cache, filepath.Join(dir, "guest.wasm"), filepath.Join(dir, "fetch.wasm"))
+	compile.Env = append(os.Environ(), "GOFLAGS=")
+	if out, err := compile.CombinedOutput(); err != nil {
+		return 1, fmt.Errorf("compiling the guests: %w\n%s", err, out)
 	}
 	code = m.Run()
 	if code == 0 {
