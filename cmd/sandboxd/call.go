@@ -85,7 +85,7 @@ func (f *callFlags) call(ctx context.Context, w io.Writer, connector, action, in
 	if err != nil {
 		return fmt.Errorf("no answer from %s: %w (is sandboxd serve running?)", f.server, err)
 	}
-	defer res.Body.Close()
+	defer res.Body.Close() //nolint:errcheck // read to its end
 	var result struct {
 		OK bool `json:"ok"`
 	}

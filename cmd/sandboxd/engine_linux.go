@@ -76,7 +76,7 @@ func (f *engineFlags) serve(ctx context.Context) error {
 		return err
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.Background(), stopBound)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopBound)
 		defer cancel()
 		_ = srv.Close(ctx)
 	}()
@@ -85,7 +85,7 @@ func (f *engineFlags) serve(ctx context.Context) error {
 		return err
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.Background(), stopBound)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopBound)
 		defer cancel()
 		if err := d.Close(ctx); err != nil {
 			log.Error("containerd did not end", "error", err)

@@ -191,7 +191,7 @@ func policyTest(w io.Writer, path string, asJSON bool) error {
 	if err != nil {
 		return usageError{err}
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // read only
 	report, err := casefile.Run(f, casefile.Options{})
 	if err != nil {
 		return usageError{fmt.Errorf("%s: %w", path, err)}

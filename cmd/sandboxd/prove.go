@@ -56,7 +56,7 @@ func (p *prover) prove(ctx context.Context, tier sandbox.Isolation) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer os.RemoveAll(dir) //nolint:errcheck // a temporary folder
 	fmt.Fprintf(p.log, "sandboxd: proving %s: a sandbox without policy tries %d addresses …\n", tier, len(bait.Targets()))
 	if tier.IsWASM() {
 		err = p.proveModule(ctx, rt, tier, dir, bait.Targets())

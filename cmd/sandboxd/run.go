@@ -50,7 +50,7 @@ for a failure and 2 for a mistake in the command.`,
 			return run(cmd.Context(), &f.common, s)
 		},
 	}
-	f.common.flags(cmd)
+	f.flags(cmd)
 	fl := cmd.Flags()
 	fl.SetInterspersed(false) // the server's own flags are not ours
 	fl.StringVar(&f.policy, "policy", "none", "a preset (none, registries, public-web) or a policy FILE")

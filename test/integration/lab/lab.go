@@ -89,7 +89,7 @@ func (l *Lab) WriteFile(name, content string) string {
 
 func (l *Lab) run(name string, args ...string) {
 	l.t.Helper()
-	out, err := exec.Command(name, args...).CombinedOutput()
+	out, err := exec.CommandContext(context.Background(), name, args...).CombinedOutput()
 	if err != nil {
 		l.t.Fatalf("%s %v: %v\n%s", name, args, err, out)
 	}
@@ -106,7 +106,7 @@ func (l *Lab) Do(fn func() error) error {
 			errc <- err
 			return
 		}
-		defer f.Close()
+		defer f.Close() //nolint:errcheck // read only
 		if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
 			errc <- err
 			return

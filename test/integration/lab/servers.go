@@ -115,7 +115,7 @@ func (l *Lab) Echo(address, greeting string) *atomic.Int64 {
 			}
 			accepted.Add(1)
 			go func() {
-				defer c.Close()
+				defer c.Close() //nolint:errcheck // a test's server
 				_, _ = io.WriteString(c, greeting)
 				_, _ = io.Copy(c, c)
 			}()
@@ -148,7 +148,7 @@ func (l *Lab) DNS(zone map[string][]string) *DNS {
 		case err := <-done:
 			l.t.Fatal(errors.Join(errors.New("dns server"), err))
 		}
-		l.t.Cleanup(func() { _ = s.Shutdown(); <-done })
+		l.t.Cleanup(func() { _ = s.Shutdown(); _ = <-done })
 	}
 	return d
 }
