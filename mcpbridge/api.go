@@ -163,6 +163,8 @@ func (r *Registry) streamEvents(w http.ResponseWriter, req *http.Request) {
 			return
 		case <-r.done:
 			return
+		case <-r.drained:
+			return
 		case <-alive.C:
 			text = ": alive\n\n"
 		case ev := <-events:

@@ -249,3 +249,49 @@ func TestRawEndpointWithSDKClient(t *testing.T) {
 		})
 	}
 }
+
+// A server's shutdown waits for calls, not for streams that never end.
+func TestDrainEndsStreams(t *testing.T) {
+	r := echoRegistry(t, Config{})
+	srv := httptest.NewUnstartedServer(r.Handler())
+	srv.Config.RegisterOnShutdown(r.Drain)
+	srv.Start()
+	defer srv.Close()
+	_, _, header := do(t, "POST", srv.URL+"/mcp", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
+	session := header.Get("Mcp-Session-Id")
+	open := make(chan struct{}, 2)
+	ended := make(chan error, 2)
+	for _, path := range []string{"/api/v1/events", "/mcp"} {
+		go func() {
+			req, err := http.NewRequestWithContext(context.Background(), "GET", srv.URL+path, nil)
+			if err != nil {
+				ended <- err
+				return
+			}
+			req.Header.Set("Accept", "text/event-stream")
+			req.Header.Set("Mcp-Session-Id", session)
+			res, err := http.DefaultClient.Do(req)
+			open <- struct{}{}
+			if err != nil {
+				ended <- err
+				return
+			}
+			defer res.Body.Close()
+			_, err = io.Copy(io.Discard, res.Body)
+			ended <- err
+		}()
+	}
+	receive(t, "a stream", open)
+	receive(t, "a stream", open)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := srv.Config.Shutdown(ctx); err != nil {
+		t.Errorf("shutdown: %v", err)
+	}
+	for range 2 {
+		if err := receive(t, "a stream's end", ended); err != nil {
+			t.Error(err)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+}

@@ -29,6 +29,8 @@ type Registry struct {
 	order     []string          // slugs as they were added
 	closed    bool
 	done      chan struct{} // closed with closed
+	drained   chan struct{} // closed by Drain
+	drainOnce sync.Once
 	aggregate *streamhttp.Handler
 	sessions  map[*aggSession]struct{} // of the aggregated endpoint
 	agg       atomic.Pointer[aggTable]
@@ -42,7 +44,7 @@ func New(cfg Config) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Registry{cfg: cfg, entries: map[string]*entry{}, sessions: map[*aggSession]struct{}{}, done: make(chan struct{}), backoff: backoff,
+	r := &Registry{cfg: cfg, entries: map[string]*entry{}, sessions: map[*aggSession]struct{}{}, done: make(chan struct{}), drained: make(chan struct{}), backoff: backoff,
 		pins: OpenPins(PinsDir(cfg.StateDir)), pinsEvery: 2 * time.Second}
 	if r.aggregate, err = r.newAggregate(); err != nil {
 		return nil, err
@@ -225,6 +227,17 @@ func (r *Registry) Status() []Status {
 		out = append(out, st)
 	}
 	return out
+}
+
+// Drain ends the streams that would never end by themselves, so that an HTTP
+// server can shut down: events, and what sessions say unasked. Calls under way
+// go on.
+func (r *Registry) Drain() {
+	r.drainOnce.Do(func() { close(r.drained) })
+	r.aggregate.Drain()
+	for _, e := range r.list() {
+		e.raw.Drain()
+	}
 }
 
 // Close stops all servers and sessions and waits, bounded by ctx.

@@ -22,6 +22,7 @@ type server struct {
 	mounts       []mountSpec
 	policy       *policies.Policy
 	isolation    sandbox.Isolation // 0 leaves the choice to the kind of image
+	inFlight     func() []string   // names the tool calls under way; may be nil
 	dir          string            // where a module's relative path starts; "" is the working folder
 }
 
@@ -133,7 +134,7 @@ func (p *launchable) start(ctx context.Context) (sandbox.Sandbox, error) {
 	}
 	var egress sandbox.Egress
 	if p.policy != nil {
-		egress = p.l.guard.For(netguard.Subject{Tenant: p.srv.tenant, Sandbox: p.srv.name}, p.policy)
+		egress = p.l.guard.For(netguard.Subject{Tenant: p.srv.tenant, Sandbox: p.srv.name, InFlight: p.srv.inFlight}, p.policy)
 	}
 	return rt.Start(ctx, spec, egress)
 }

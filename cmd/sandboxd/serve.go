@@ -50,7 +50,7 @@ loopback a token is required: --token-file.`,
 			return f.serve(cmd.Context())
 		},
 	}
-	f.common.flags(cmd)
+	f.flags(cmd)
 	fl := cmd.Flags()
 	fl.StringArrayVarP(&f.files, "config", "c", nil, "config FILE, YAML or TOML (repeatable)")
 	fl.StringVar(&f.listen, "listen", "", "HOST:PORT of the HTTP API (default: the config's, else "+config.DefaultListen+")")
@@ -78,7 +78,7 @@ func (f *serveFlags) serve(ctx context.Context) error {
 		return usagef("listening on %s lets other machines call the tools: give --token-file, or listen on 127.0.0.1", listen)
 	}
 	lookups := slices.ContainsFunc(cfg.Servers, func(s config.Server) bool { return looksUp(s.Policy) })
-	l, closeAll, err := f.common.open(ctx, lookups)
+	l, closeAll, err := f.open(ctx, lookups)
 	if err != nil {
 		return err
 	}
@@ -92,19 +92,23 @@ func (f *serveFlags) serve(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("cannot listen on %s: %w (choose another with --listen)", listen, err)
 	}
-	defer ln.Close()
-	registry, err := mcpbridge.New(bridgeConfig(l, token))
+	defer ln.Close() //nolint:errcheck // closed with the server before
+	bridge := bridgeConfig(l, token)
+	if bridge.StateDir, err = stateDir(cfg.Tenant); err != nil {
+		return err
+	}
+	registry, err := mcpbridge.New(bridge)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.Background(), stopBound)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopBound)
 		defer cancel()
 		if err := registry.Close(ctx); err != nil {
 			l.log.Error("not every server could be stopped", "error", err)
 		}
 	}()
-	servers, err := bridgeServers(l, cfg)
+	servers, err := bridgeServers(l, registry, cfg)
 	if err != nil {
 		return err
 	}
@@ -117,6 +121,7 @@ func (f *serveFlags) serve(ctx context.Context) error {
 // serveHTTP serves until ctx ends, then lets calls under way finish.
 func serveHTTP(ctx context.Context, ln net.Listener, registry *mcpbridge.Registry, n int) error {
 	srv := &http.Server{Handler: registry.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
+	srv.RegisterOnShutdown(registry.Drain) // event streams never end by themselves
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(ln) }()
 	base := "http://" + ln.Addr().String()
@@ -128,10 +133,10 @@ func serveHTTP(ctx context.Context, ln net.Listener, registry *mcpbridge.Registr
 		return err
 	case <-ctx.Done():
 	}
-	stop, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	if err := srv.Shutdown(stop); err != nil {
-		_ = srv.Close() // event streams never end by themselves
+		_ = srv.Close() // calls that did not end in time
 	}
 	if err := <-done; !errors.Is(err, http.ErrServerClosed) {
 		return err

@@ -17,18 +17,22 @@ import (
 const startTimeout = 3 * time.Minute
 
 // bridgeServers turns a config's servers into the bridge's.
-func bridgeServers(l *launcher, cfg *config.Config) ([]mcpbridge.Server, error) {
+func bridgeServers(l *launcher, registry *mcpbridge.Registry, cfg *config.Config) ([]mcpbridge.Server, error) {
 	var out []mcpbridge.Server
 	for _, s := range cfg.Servers {
 		if s.Transport != config.Stdio {
 			return nil, usagef("server %s: transport %s is not served yet: only stdio servers are", s.ID, s.Transport)
 		}
-		start := &starter{l: l, srv: stdioServer(cfg.Tenant, s)}
+		srv := stdioServer(cfg.Tenant, s)
+		srv.inFlight = func() []string { return registry.InFlight(s.ID) }
+		start := &starter{l: l, srv: srv}
 		out = append(out, mcpbridge.Server{
 			Name: s.ID, Label: s.Label, Required: s.Required, StartTimeout: startTimeout,
 			Prepare: start.prepareOnly, Start: start.start,
 			ToolsAllowlist: both(s.ToolsAllowlist, s.Policy.Tools.Allow),
 			Include:        both(s.Include, s.Policy.Tools.Include),
+			Renames:        s.Renames, Descriptions: s.Descriptions,
+			Pin: mcpbridge.PinMode(s.Pin), Sharing: mcpbridge.Sharing(s.Sharing),
 		})
 	}
 	return out, nil

@@ -74,6 +74,8 @@ type Handler struct {
 	sessions map[string]*session
 	live     int // sessions from before they open until nothing of them is left
 	closed   bool
+	drain    chan struct{} // closed by Drain
+	drained  sync.Once
 	wg       sync.WaitGroup // one for each session's owner
 
 	stateless stateless
@@ -87,10 +89,13 @@ func New(cfg Config) (*Handler, error) {
 	if cfg.Stop <= 0 {
 		cfg.Stop = 20 * time.Second
 	}
-	h := &Handler{cfg: cfg, sessions: map[string]*session{}}
+	h := &Handler{cfg: cfg, sessions: map[string]*session{}, drain: make(chan struct{})}
 	h.stateless.h = h
 	return h, nil
 }
+
+// Drain ends the general streams, now and from now on. Requests go on.
+func (h *Handler) Drain() { h.drained.Do(func() { close(h.drain) }) }
 
 // Close ends all sessions, refuses new ones, and waits.
 func (h *Handler) Close(ctx context.Context) error {

@@ -151,6 +151,8 @@ func (s *session) get(w http.ResponseWriter, r *http.Request) {
 			return
 		case <-s.ending:
 			return
+		case <-s.h.drain:
+			return
 		}
 		if err != nil {
 			return

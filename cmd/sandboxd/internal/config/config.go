@@ -1,6 +1,8 @@
 package config
 
 import (
+	"time"
+
 	"github.com/sandboxd/sandboxd/policies"
 	"github.com/sandboxd/sandboxd/policies/strict"
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -66,6 +68,14 @@ type Server struct {
 	// tool, an empty list none. What is not in the first must not be called,
 	// what is not in the second is not shown.
 	ToolsAllowlist, Include []string
+	// Renames and Descriptions give tools other names and descriptions, by the
+	// names that the server has for them.
+	Renames, Descriptions map[string]string
+	// Pin is strict, warn or off; Sharing is tenant, session or call. "" is the
+	// bridge's default.
+	Pin, Sharing string
+	// IdleStop ends a sandbox that nobody called for that long; 0 never does.
+	IdleStop time.Duration
 	// Required makes a failed start of this server one of the whole.
 	Required bool
 	// Autostart keeps it running from the start on.

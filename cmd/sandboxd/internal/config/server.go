@@ -13,7 +13,7 @@ import (
 
 // The keys of a server, by the transports that they belong to.
 var (
-	commonKeys  = []string{"id", "label", "transport", "tools_allowlist", "include", "required", "autostart"}
+	commonKeys  = []string{"id", "label", "transport", "tools_allowlist", "include", "renames", "descriptions", "pin", "sharing", "idle_stop", "required", "autostart"}
 	stdioKeys   = []string{"command", "args", "env", "policy", "isolation", "mounts"}
 	networkKeys = []string{"url", "headers", "allow_local_endpoint"}
 	serverKeys  = slices.Concat(commonKeys, stdioKeys, networkKeys)
@@ -60,6 +60,7 @@ func (f *file) server(n *strict.Node, path, name string) (Server, bool) {
 	if s.Label == "" {
 		s.Label = s.ID
 	}
+	f.tools(m, &s)
 	s.Transport = f.transport(m)
 	if s.Transport == "" {
 		return s, true

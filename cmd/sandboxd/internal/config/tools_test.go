@@ -1,0 +1,52 @@
+package config
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestToolKeys(t *testing.T) {
+	cfg, err := parse(t.TempDir(), "c.yaml", `
+mcp_servers:
+- id: a
+  command: x
+  pin: strict
+  sharing: call
+  idle_stop: 10m
+  renames: {read_text_file: read}
+  descriptions: {read_text_file: Reads a file.}
+- {id: b, url: 'https://b.example.com', pin: 'off'}
+`, env(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := cfg.Servers[0]
+	if a.Pin != "strict" || a.Sharing != "call" || a.IdleStop != 10*time.Minute || cfg.Servers[1].Pin != "off" {
+		t.Errorf("%+v", a)
+	}
+	if diff := cmp.Diff([]map[string]string{{"read_text_file": "read"}, {"read_text_file": "Reads a file."}}, []map[string]string{a.Renames, a.Descriptions}); diff != "" {
+		t.Error(diff)
+	}
+	_, err = parse(t.TempDir(), "c.yaml", `
+mcp_servers:
+- {id: a, command: x, pin: hard, sharing: all, idle_stop: -1s, renames: {a: 'x y', b: n, c: n, 'q"': z}, descriptions: [a]}
+- {id: b, command: x, pin: '', descriptions: {a: '{{secrets.x}}', b: }}
+`, env(nil))
+	want := []string{
+		"mcp_servers[0].pin: want strict, warn or off",
+		"mcp_servers[0].sharing: want tenant, session or call",
+		"mcp_servers[0].idle_stop: want a duration above zero such as 90s, 10m or 1h30m",
+		"mcp_servers[0].renames.a: want letters, digits and _ - . / in a tool's name, 128 at most",
+		"mcp_servers[0].renames.c: another tool is renamed to the same name",
+		`mcp_servers[0].renames."q\"": is not a tool's name`,
+		"mcp_servers[0].descriptions: want a mapping from tools' names to strings, got a list",
+		"mcp_servers[1].pin: want strict, warn or off",
+		"mcp_servers[1].descriptions.a: secrets are put into env and headers only: anyone may see this value",
+		"mcp_servers[1].descriptions.b: has no value",
+	}
+	if diff := cmp.Diff(want, stripped(t, err)); diff != "" {
+		t.Error(diff)
+	}
+}
