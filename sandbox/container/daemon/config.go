@@ -78,7 +78,6 @@ var disabled = []string{
 	"io.containerd.cri.v1.runtime",
 	"io.containerd.grpc.v1.cri",
 	"io.containerd.differ.v1.erofs",
-	"io.containerd.grpc.v1.healthcheck",
 	"io.containerd.grpc.v1.sandbox-controllers",
 	"io.containerd.grpc.v1.sandboxes",
 	"io.containerd.grpc.v1.streaming",
