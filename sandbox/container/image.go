@@ -87,6 +87,7 @@ func (h *host) Import(ctx context.Context, dgst string, archive io.Reader) (err 
 		if e := h.unlease(end, h.importLease(), leases.SynchronousDelete); e != nil {
 			err = errors.Join(err, fmt.Errorf("container: end import: %w", e))
 		}
+		err = h.translate(sandbox.Container, err)
 	}()
 	lctx, err := h.lease(ctx, h.importLease())
 	if err != nil {

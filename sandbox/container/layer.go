@@ -28,13 +28,14 @@ func scanLayer(ctx context.Context, store content.Provider, d ocispec.Descriptor
 		return 0, fmt.Errorf("read: %w", err)
 	}
 	defer ra.Close() //nolint:errcheck // a reader's close loses nothing
-	var r io.Reader = io.NewSectionReader(ra, 0, ra.Size())
+	stored := &faultReader{r: io.NewSectionReader(ra, 0, ra.Size())}
+	var r io.Reader = stored
 	switch d.MediaType {
 	case ocispec.MediaTypeImageLayer:
 	case ocispec.MediaTypeImageLayerGzip:
 		z, err := gzip.NewReader(r)
 		if err != nil {
-			return 0, fmt.Errorf("%w: %w", sandbox.ErrInvalid, err)
+			return 0, stored.blame(err)
 		}
 		r = z
 	default:
@@ -55,10 +56,33 @@ func scanLayer(ctx context.Context, store content.Provider, d ocispec.Descriptor
 			return lr.N - 1, nil
 		}
 		if err != nil {
-			return 0, fmt.Errorf("%w: %w", sandbox.ErrInvalid, err)
+			return 0, stored.blame(err)
 		}
 		if hdr.Typeflag == tar.TypeChar || hdr.Typeflag == tar.TypeBlock {
 			return 0, fmt.Errorf("%w: holds a device node", sandbox.ErrInvalid)
 		}
 	}
+}
+
+// faultReader remembers that reading failed, which is no fault of what was
+// read.
+type faultReader struct {
+	r   io.Reader
+	err error
+}
+
+func (f *faultReader) Read(b []byte) (int, error) {
+	n, err := f.r.Read(b)
+	if err != nil && !errors.Is(err, io.EOF) {
+		f.err = err
+	}
+	return n, err
+}
+
+// blame says whether an error is the content's or the reader's.
+func (f *faultReader) blame(err error) error {
+	if f.err != nil {
+		return fmt.Errorf("read: %w", f.err)
+	}
+	return fmt.Errorf("%w: %w", sandbox.ErrInvalid, err)
 }

@@ -43,18 +43,22 @@ func (h *host) Start(ctx context.Context, req Request) (_ Box, _ Files, err erro
 	if err != nil {
 		return nil, Files{}, err
 	}
-	if err := h.create(ctx, b, p); errdefs.IsUnavailable(err) {
-		h.cfg.Logger.Warn("containerd is unavailable", "error", err)
-		return nil, Files{}, &sandbox.UnavailableError{
-			Tier: req.Spec.Isolation, What: "containerd does not answer", Next: "see the engine's log, or try again",
-		}
-	} else if err != nil {
-		return nil, Files{}, fmt.Errorf("container: start: %w", err)
+	if err := h.create(ctx, b, p); err != nil {
+		return nil, Files{}, h.translate(req.Spec.Isolation, fmt.Errorf("container: start: %w", err))
 	}
 	b.cleanup.add("entry", func(context.Context) error { h.forget(b.id); return nil })
 	b.watch(context.WithoutCancel(ctx))
 	h.end(b.id, b)
 	return b, files, nil
+}
+
+// translate turns containerd's being away into this module's own error.
+func (h *host) translate(tier sandbox.Isolation, err error) error {
+	if !errdefs.IsUnavailable(err) {
+		return err
+	}
+	h.cfg.Logger.Warn("containerd is unavailable", "error", err)
+	return &sandbox.UnavailableError{Tier: tier, What: "containerd does not answer", Next: "see the engine's log, or try again"}
 }
 
 // check refuses what no box may be, before anything exists.
