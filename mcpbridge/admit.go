@@ -149,6 +149,9 @@ func (e *entry) pin(s *snapshot) {
 	approved, err := e.reg.pins.see(e.slug, now)
 	if err != nil {
 		e.log.Error("approved tools cannot be kept", "error", err)
+		if e.srv.Pin != PinStrict {
+			return
+		}
 		approved = definitions{}
 	}
 	e.approved.Store(&approved)

@@ -140,7 +140,17 @@ func (s *aggSession) collect(ctx context.Context, k listKind) [][]byte {
 func (s *aggSession) fetch(ctx context.Context, e *entry, k listKind) []json.RawMessage {
 	cl := s.present(e)
 	if cl == nil {
-		return e.known(k.method)
+		// Not running: what it said before is good enough. If it never said
+		// anything, it is started for that.
+		items, has := e.known(k)
+		if items != nil || !has {
+			return items
+		}
+		var err error
+		if cl, err = e.acquire(ctx); err != nil {
+			return nil
+		}
+		defer e.release()
 	}
 	if _, ok := cl.Init().Capabilities[k.capability]; !ok {
 		return nil
@@ -150,7 +160,11 @@ func (s *aggSession) fetch(ctx context.Context, e *entry, k listKind) []json.Raw
 	items, more, err := cl.List(ctx, k.method, k.member, client.ListBounds{Items: e.srv.Limits.Tools, Bytes: listBytes})
 	if err != nil {
 		e.log.Warn("server's list could not be read", "list", k.member, "error", relay.Cut([]byte(err.Error()), 300))
-		return e.known(k.method)
+		items, _ = e.known(k)
+		return items
+	}
+	if items == nil {
+		items = []json.RawMessage{}
 	}
 	if more {
 		e.log.Warn("server's list is longer than the limit", "list", k.member, "limit", e.srv.Limits.Tools)
@@ -164,11 +178,12 @@ func (s *aggSession) fetch(ctx context.Context, e *entry, k listKind) []json.Raw
 	return items
 }
 
-// known is what a server that does not run now named before.
-func (e *entry) known(method string) []json.RawMessage {
+// known is what a server named before, nil if it was never asked, and whether
+// it has such a list at all.
+func (e *entry) known(k listKind) (items []json.RawMessage, has bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.lists[method]
+	return e.lists[k.method], e.state == StateIdle && slices.Contains(e.capabilities, k.capability)
 }
 
 // listed makes one item of a server one of the aggregated list: a URI with the

@@ -63,7 +63,7 @@ func (r *Registry) health(w http.ResponseWriter, _ *http.Request) {
 		st := e.state
 		e.mu.Unlock()
 		counts[st]++
-		if e.srv.Required && st != StateReady {
+		if e.srv.Required && st != StateReady && st != StateIdle {
 			status, code = "degraded", http.StatusServiceUnavailable
 		}
 	}

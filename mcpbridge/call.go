@@ -101,6 +101,8 @@ func (e *entry) enter(ctx context.Context) error {
 		return errf(CodeBusy, "%d calls are waiting for this server already", e.srv.Limits.Queue)
 	}
 	defer e.waiting.Add(-1)
+	ctx, cancel := context.WithTimeout(ctx, e.srv.CallTimeout)
+	defer cancel()
 	select {
 	case e.places <- struct{}{}:
 		return nil

@@ -47,9 +47,17 @@ type Config struct {
 	// MaxSessions bounds the MCP sessions of each endpoint; 0 means 64.
 	MaxSessions int
 	// StateDir is an absolute folder, made when it is needed, in which the
-	// registry keeps what is to outlive it: tools' definitions, see PinsDir.
+	// registry keeps what is to outlive it: tools' definitions, see PinsDir, and
+	// lists of tools, see Server.CacheKey.
 	// Empty keeps that in memory.
 	StateDir string
+}
+
+func listsDir(stateDir string) string {
+	if stateDir == "" {
+		return ""
+	}
+	return filepath.Join(stateDir, "lists")
 }
 
 // PinsDir is the folder of a registry's PinStore below its StateDir.
@@ -92,6 +100,17 @@ type Server struct {
 	// Start starts the server in a new sandbox. ctx bounds the start. It can
 	// be called many times, concurrently.
 	Start func(ctx context.Context) (sandbox.Sandbox, error)
+	// CacheKey, where set, names all that decides which tools the server has:
+	// its image's digest, its command and arguments, the names of its variables.
+	// A list that was kept under the same key answers for the server until a
+	// call starts it, unless it is Required or has Autostart. It is called after
+	// Prepare.
+	CacheKey func(ctx context.Context) (string, error)
+	// Autostart starts the server at once even so.
+	Autostart bool
+	// IdleStop ends the shared sandbox when nobody called it for that long; the
+	// next call starts it again. 0 never does.
+	IdleStop time.Duration
 	// ToolsAllowlist, where not nil, admits only the tools that it names.
 	ToolsAllowlist []string
 	// Include, where not empty, admits only tools whose names match one of the
@@ -203,7 +222,7 @@ func (s Server) withDefaults(c Config) (Server, error) {
 	if err := s.checkRenames(); err != nil {
 		return s, err
 	}
-	if s.StartTimeout < 0 || s.CallTimeout < 0 {
+	if s.StartTimeout < 0 || s.CallTimeout < 0 || s.IdleStop < 0 {
 		return s, fmt.Errorf("server %q: a negative timeout", s.Name)
 	}
 	if s.StartTimeout == 0 {

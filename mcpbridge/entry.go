@@ -30,6 +30,7 @@ type State string
 const (
 	StateStarting State = "starting"
 	StateReady    State = "ready"
+	StateIdle     State = "idle" // it has tools, and a call starts it
 	StateDown     State = "down"
 	StateFailed   State = "failed"
 	StateStopped  State = "stopped"
@@ -49,6 +50,7 @@ type entry struct {
 	shared  sharedSessions
 	changed chan struct{} // tools/list_changed was received
 	retry   chan struct{}
+	wanted  chan struct{} // a call waits for a server that is idle
 
 	snap atomic.Pointer[snapshot]
 	// approved is what the pins say; nil until they were first read.
@@ -62,7 +64,13 @@ type entry struct {
 	begun  bool // run is or was running
 	// children counts the sandboxes beside the shared one; wg has each.
 	children int
-	wg       sync.WaitGroup
+	// users hold the shared sandbox; without any it may be stopped as idle.
+	users        int
+	lastUse      time.Time
+	turn         chan struct{} // closed when the state changes
+	waking       bool          // StateStarting is due to a call
+	capabilities []string      // names of the server's
+	wg           sync.WaitGroup
 
 	lists  map[string][]json.RawMessage // by method, as they were last seen
 	taking sync.Mutex                   // held while a list of tools is admitted
@@ -79,7 +87,7 @@ func newEntry(r *Registry, s Server) (*entry, error) {
 	e := &entry{
 		reg: r, srv: s, slug: Slug(s.Name), state: StateStarting,
 		reason: errf(CodeServerDown, "the server is being started"),
-		places: make(chan struct{}, s.Limits.InFlight), changed: make(chan struct{}, 1), retry: make(chan struct{}, 1),
+		places: make(chan struct{}, s.Limits.InFlight), changed: make(chan struct{}, 1), retry: make(chan struct{}, 1), wanted: make(chan struct{}, 1), turn: make(chan struct{}),
 		first: make(chan struct{}), done: make(chan struct{}),
 	}
 	e.log = r.cfg.Logger.With("server", e.slug)
@@ -136,12 +144,25 @@ func (e *entry) run(ctx context.Context) {
 		return first
 	}
 	defer ended(context.Canceled)
+	e.set(StateStarting, errf(CodeServerDown, "the server is being started"))
+	idle := e.cached(ctx)
 	for crashes := 0; ctx.Err() == nil; {
-		e.set(StateStarting, errf(CodeServerDown, "the server is being started"))
+		if idle {
+			ended(nil)
+			if !e.sleep(ctx) {
+				return
+			}
+		} else {
+			e.set(StateStarting, errf(CodeServerDown, "the server is being started"))
+		}
 		var up time.Time
 		why := e.once(ctx, func() { up = time.Now(); ended(nil) })
 		if ctx.Err() != nil {
 			return
+		}
+		if idle = why == nil; idle {
+			crashes = 0
+			continue
 		}
 		level := slog.LevelWarn
 		if ended(why) && e.srv.Required {
@@ -181,7 +202,8 @@ func (e *entry) pause(ctx context.Context, crashes int) bool {
 	return true
 }
 
-// once starts the server, serves until it ends, and says why it did.
+// once starts the server, serves until it ends, and says why it did: nil for
+// one that was stopped as idle.
 func (e *entry) once(ctx context.Context, ready func()) *Error {
 	cl, tools, err := e.connect(ctx)
 	if err != nil {
@@ -197,7 +219,15 @@ func (e *entry) once(ctx context.Context, ready func()) *Error {
 		}
 	}()
 	e.take(&tools)
+	e.keep(ctx, cl, tools)
+	e.mu.Lock()
+	e.lastUse = time.Now()
 	e.live.Store(cl)
+	select { // what wanted it has it
+	case <-e.wanted:
+	default:
+	}
+	e.mu.Unlock()
 	e.set(StateReady, nil)
 	ready()
 	rctx, stop := context.WithCancel(ctx)
@@ -205,13 +235,22 @@ func (e *entry) once(ctx context.Context, ready func()) *Error {
 	restoring.Go(func() { e.restore(rctx, cl) })
 	defer restoring.Wait()
 	defer stop()
-	var again <-chan time.Time
+	var again, idle <-chan time.Time
+	if e.srv.IdleStop > 0 {
+		idle = time.After(e.srv.IdleStop)
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return asError(ctx.Err())
 		case <-cl.Done():
 			return asError(&relay.ExitError{Exit: cl.Exit()})
+		case <-idle:
+			wait, retired := e.retire()
+			if retired {
+				return nil
+			}
+			idle = time.After(wait)
 		case <-e.changed:
 			if again == nil {
 				e.relist(ctx, cl)
@@ -313,6 +352,7 @@ func (e *entry) relist(ctx context.Context, cl *client.Client) {
 		return
 	}
 	e.take(&l)
+	e.keep(ctx, cl, l)
 }
 
 // take admits a list of tools; nil is the last one again.
@@ -371,6 +411,9 @@ func (e *entry) serverLog(stream string, line []byte) {
 func (e *entry) set(s State, why *Error) {
 	e.mu.Lock()
 	e.state, e.reason = s, why
+	e.waking = e.waking && s == StateStarting
+	close(e.turn)
+	e.turn = make(chan struct{})
 	e.mu.Unlock()
 	ev := Event{Server: e.slug}
 	switch s {
@@ -381,6 +424,8 @@ func (e *entry) set(s State, why *Error) {
 		if snap := e.snap.Load(); snap != nil {
 			ev.Tools = len(snap.tools)
 		}
+	case StateIdle:
+		ev.Type, ev.OK = EventIdle, true
 	case StateDown:
 		ev.Type, ev.Reason = EventDown, why.Message
 	case StateFailed:

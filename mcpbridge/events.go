@@ -12,6 +12,7 @@ type EventType string
 const (
 	EventStarting EventType = "server.starting"
 	EventReady    EventType = "server.ready"
+	EventIdle     EventType = "server.idle"   // a call starts it
 	EventDown     EventType = "server.down"   // it will be started again
 	EventFailed   EventType = "server.failed" // it will not, until Retry
 	EventStopped  EventType = "server.stopped"

@@ -51,27 +51,9 @@ func (p *PinStore) path(name string) string { return filepath.Join(p.dir, name+"
 
 // load returns nil definitions where there are none.
 func (p *PinStore) load(name string) (definitions, error) {
-	var b []byte
-	if p.dir == "" {
-		p.mu.Lock()
-		b = p.mem[name]
-		p.mu.Unlock()
-		if b == nil {
-			return nil, nil
-		}
-	} else {
-		fi, err := os.Stat(p.path(name))
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return nil, nil
-		case err != nil:
-			return nil, fmt.Errorf("pinned tools: %w", err)
-		case !fi.Mode().IsRegular() || fi.Size() > maxPinFile:
-			return nil, fmt.Errorf("pinned tools: %s is no file of at most %d bytes", p.path(name), maxPinFile)
-		}
-		if b, err = os.ReadFile(p.path(name)); err != nil {
-			return nil, fmt.Errorf("pinned tools: %w", err)
-		}
+	b, err := p.read(name)
+	if err != nil || b == nil {
+		return nil, err
 	}
 	var f struct {
 		Version int         `json:"version"`
@@ -81,6 +63,29 @@ func (p *PinStore) load(name string) (definitions, error) {
 		return nil, fmt.Errorf("pinned tools: %s cannot be read: remove it to pin the tools anew", p.path(name))
 	}
 	return f.Tools, nil
+}
+
+// read returns nil where there is no such file.
+func (p *PinStore) read(name string) ([]byte, error) {
+	if p.dir == "" {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.mem[name], nil
+	}
+	fi, err := os.Stat(p.path(name))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("pinned tools: %w", err)
+	case !fi.Mode().IsRegular() || fi.Size() > maxPinFile:
+		return nil, fmt.Errorf("pinned tools: %s is no file of at most %d bytes", p.path(name), maxPinFile)
+	}
+	b, err := os.ReadFile(p.path(name))
+	if err != nil {
+		return nil, fmt.Errorf("pinned tools: %w", err)
+	}
+	return b, nil
 }
 
 // save writes whole or not at all.

@@ -22,7 +22,7 @@ func (e *entry) newRaw() (*streamhttp.Handler, error) {
 func (e *entry) openRaw(ctx context.Context, _ *http.Request, emit streamhttp.Emit) (streamhttp.Session, error) {
 	f := e.newFilter()
 	if e.srv.Sharing == SharingTenant || e.srv.Sharing == SharingCall {
-		return e.openShared(f, emit)
+		return e.openShared(ctx, f, emit)
 	}
 	if e.srv.Prepare != nil {
 		if err := e.srv.Prepare(ctx); err != nil {

@@ -21,6 +21,7 @@ type Registry struct {
 	cfg    Config
 	events hub
 	pins   *PinStore
+	lists  *PinStore // of tools, by the servers' cache keys
 	// pinsEvery is how often approvals are looked for.
 	pinsEvery time.Duration
 
@@ -45,7 +46,7 @@ func New(cfg Config) (*Registry, error) {
 		return nil, err
 	}
 	r := &Registry{cfg: cfg, entries: map[string]*entry{}, sessions: map[*aggSession]struct{}{}, done: make(chan struct{}), drained: make(chan struct{}), backoff: backoff,
-		pins: OpenPins(PinsDir(cfg.StateDir)), pinsEvery: 2 * time.Second}
+		pins: OpenPins(PinsDir(cfg.StateDir)), lists: OpenPins(listsDir(cfg.StateDir)), pinsEvery: 2 * time.Second}
 	if r.aggregate, err = r.newAggregate(); err != nil {
 		return nil, err
 	}

@@ -53,10 +53,10 @@ func (s *sharedSessions) broadcast(method string, params json.RawMessage) {
 	}
 }
 
-func (e *entry) openShared(f *filter, emit streamhttp.Emit) (*sharedSession, error) {
-	cl := e.live.Load()
-	if cl == nil {
-		return nil, e.down()
+func (e *entry) openShared(ctx context.Context, f *filter, emit streamhttp.Emit) (*sharedSession, error) {
+	cl, err := e.acquire(ctx)
+	if err != nil {
+		return nil, err
 	}
 	s := &sharedSession{requests: newRequests(), e: e, cl: cl, filter: f, emit: emit, queue: make(chan []byte, 256)}
 	e.shared.mu.Lock()
@@ -70,6 +70,7 @@ func (e *entry) openShared(f *filter, emit streamhttp.Emit) (*sharedSession, err
 }
 
 func (s *sharedSession) listen() {
+	defer s.e.release()
 	defer func() {
 		s.e.shared.mu.Lock()
 		delete(s.e.shared.all, s)

@@ -95,16 +95,19 @@ func (r *Registry) InFlight(server string) []string {
 // in flight, a time, and the sandbox that its caller is to have. s is nil for
 // connectors. what names the request in records; empty leaves it out.
 func (e *entry) exchange(ctx context.Context, s *aggSession, method, what string, attach func(*client.Client) (*client.Progress, []byte, error)) (json.RawMessage, error) {
-	ctx, cancel := e.clock(ctx, s)
-	defer cancel()
+	began := time.Now()
 	if err := e.enter(ctx); err != nil {
 		return nil, err
 	}
 	defer func() { <-e.places }()
+	waited := time.Since(began)
+	// A start has a bound of its own, and is none of the call's time.
 	cl, release, err := e.upstream(ctx, s, method)
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := e.clock(ctx, s, max(e.srv.CallTimeout-waited, time.Millisecond))
+	defer cancel()
 	defer release()
 	defer e.flight.enter(s, what, cl == e.live.Load())()
 	p, params, err := attach(cl)
@@ -114,11 +117,11 @@ func (e *entry) exchange(ctx context.Context, s *aggSession, method, what string
 	return cl.Call(ctx, method, params, p)
 }
 
-// clock bounds a call by CallTimeout, which stands still while the caller's
+// clock bounds what is left of a call's time, which stands still while the caller's
 // client is asked something: a person answers in their own time.
-func (e *entry) clock(ctx context.Context, s *aggSession) (context.Context, context.CancelFunc) {
+func (e *entry) clock(ctx context.Context, s *aggSession, left time.Duration) (context.Context, context.CancelFunc) {
 	if s == nil {
-		return context.WithTimeout(ctx, e.srv.CallTimeout)
+		return context.WithTimeout(ctx, left)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	end := time.Now().Add(maxAsking)
@@ -126,7 +129,7 @@ func (e *entry) clock(ctx context.Context, s *aggSession) (context.Context, cont
 	var t *time.Timer
 	mu.Lock()
 	defer mu.Unlock()
-	t = time.AfterFunc(e.srv.CallTimeout, func() {
+	t = time.AfterFunc(left, func() {
 		mu.Lock()
 		defer mu.Unlock()
 		if s.asking(e) && time.Now().Before(end) && ctx.Err() == nil {
@@ -154,10 +157,10 @@ func (e *entry) upstream(ctx context.Context, s *aggSession, method string) (cl 
 		}
 		return c.cl, c.end, nil
 	}
-	if cl := e.live.Load(); cl != nil {
-		return cl, func() {}, nil
+	if cl, err = e.acquire(ctx); err != nil {
+		return nil, nil, err
 	}
-	return nil, nil, e.down()
+	return cl, e.release, nil
 }
 
 // child is a sandbox beside the shared one, for one session or one call.

@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/sandboxd/sandboxd/images"
@@ -137,6 +139,26 @@ func (p *launchable) start(ctx context.Context) (sandbox.Sandbox, error) {
 		egress = p.l.guard.For(netguard.Subject{Tenant: p.srv.tenant, Sandbox: p.srv.name, InFlight: p.srv.inFlight}, p.policy)
 	}
 	return rt.Start(ctx, spec, egress)
+}
+
+// cacheKey names what decides which tools the server has: the image, the
+// command line, the tier, the names of its variables and what is mounted
+// where. It holds no variable's value.
+func (p *launchable) cacheKey() (string, error) {
+	var env, mounts []string
+	for _, kv := range mergeEnv(p.image.Env, p.srv.env) {
+		name, _, _ := strings.Cut(kv, "=")
+		env = append(env, name)
+	}
+	for _, m := range p.srv.mounts {
+		mounts = append(mounts, m.source+":"+m.target)
+	}
+	slices.Sort(env)
+	b, err := json.Marshal(struct {
+		Digest, Dir, Tier             string
+		Entrypoint, Args, Env, Mounts []string
+	}{p.image.Digest, p.image.Dir, p.tier.String(), p.image.Entrypoint, p.args, env, mounts})
+	return string(b), err
 }
 
 // cacheDir is where images and compiled modules are kept: SANDBOXD_CACHE, or

@@ -28,7 +28,8 @@ func bridgeServers(l *launcher, registry *mcpbridge.Registry, cfg *config.Config
 		start := &starter{l: l, srv: srv}
 		out = append(out, mcpbridge.Server{
 			Name: s.ID, Label: s.Label, Required: s.Required, StartTimeout: startTimeout,
-			Prepare: start.prepareOnly, Start: start.start,
+			Prepare: start.prepareOnly, Start: start.start, CacheKey: start.cacheKey,
+			Autostart: s.Autostart, IdleStop: s.IdleStop,
 			ToolsAllowlist: both(s.ToolsAllowlist, s.Policy.Tools.Allow),
 			Include:        both(s.Include, s.Policy.Tools.Include),
 			Renames:        s.Renames, Descriptions: s.Descriptions,
@@ -83,6 +84,15 @@ type starter struct {
 func (s *starter) prepareOnly(ctx context.Context) error {
 	_, err := s.prepare(ctx)
 	return err
+}
+
+// cacheKey names what decides which tools the server has.
+func (s *starter) cacheKey(ctx context.Context) (string, error) {
+	p, err := s.prepare(ctx)
+	if err != nil {
+		return "", err
+	}
+	return p.cacheKey()
 }
 
 func (s *starter) start(ctx context.Context) (sandbox.Sandbox, error) {
