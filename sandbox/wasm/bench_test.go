@@ -109,7 +109,7 @@ func BenchmarkStartCached(b *testing.B) {
 func BenchmarkStartWarm(b *testing.B) {
 	forTiersB(b, func(b *testing.B, tier sandbox.Isolation) {
 		r := benchRuntime(b, built.cache)
-		defer r.Close(context.Background()) //nolint:errcheck // a benchmark
+		defer r.Close(context.Background())
 		toTools(b, r, tier)
 		for b.Loop() {
 			toTools(b, r, tier)
@@ -120,7 +120,7 @@ func BenchmarkStartWarm(b *testing.B) {
 func BenchmarkCall(b *testing.B) {
 	forTiersB(b, func(b *testing.B, tier sandbox.Isolation) {
 		r := benchRuntime(b, built.cache)
-		defer r.Close(context.Background()) //nolint:errcheck // a benchmark
+		defer r.Close(context.Background())
 		sb, err := r.Start(context.Background(), fetchSpec(b, tier), nil)
 		if err != nil {
 			b.Fatal(err)
@@ -146,7 +146,7 @@ func BenchmarkStop(b *testing.B) {
 		for _, what := range []string{"spin", "sleep"} {
 			b.Run(what, func(b *testing.B) {
 				r := benchRuntime(b, built.cache)
-				defer r.Close(context.Background()) //nolint:errcheck // a benchmark
+				defer r.Close(context.Background())
 				var took []time.Duration
 				for b.Loop() {
 					s := spec(b, tier, what)
@@ -181,7 +181,7 @@ func BenchmarkDownload(b *testing.B) {
 	defer web.Close()
 	forTiersB(b, func(b *testing.B, tier sandbox.Isolation) {
 		r := benchRuntime(b, built.cache)
-		defer r.Close(context.Background()) //nolint:errcheck // a benchmark
+		defer r.Close(context.Background())
 		sb, err := r.Start(context.Background(), spec(b, tier, append([]string{"get"}, repeat("http://a.test/", b.N)...)...), newEgress(map[string]string{"a.test:80": hostPort(web.URL)}))
 		if err != nil {
 			b.Fatal(err)

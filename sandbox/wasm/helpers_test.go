@@ -134,7 +134,7 @@ func mount(t testing.TB, src, target string, rw bool) sandbox.Mount {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := os.NewFile(uintptr(fd), src) //nolint:gosec // a descriptor
+	f := os.NewFile(uintptr(fd), src)
 	t.Cleanup(func() { _ = f.Close() })
 	return sandbox.Mount{Source: f, Target: target, ReadWrite: rw}
 }

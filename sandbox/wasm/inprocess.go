@@ -44,7 +44,7 @@ func (r *Runtime) startInProcess(ctx context.Context, spec sandbox.Spec, egress 
 	}
 	mounts, err := wasip1.OpenMounts(mountSpecs(spec))
 	if err != nil {
-		r.modules.put(entry)
+		r.modules.put(entry) //nolint:contextcheck // freeing must not be cut short
 		return nil, fmt.Errorf("%w: %w", sandbox.ErrInvalid, err)
 	}
 	life, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -55,16 +55,16 @@ func (r *Runtime) startInProcess(ctx context.Context, spec sandbox.Spec, egress 
 	unhook := context.AfterFunc(ctx, func() { cancel(ctx.Err()) })
 	in, err := entry.mod.instantiate(life, cfg, spec.Limits.MemoryBytes)
 	if !unhook() && err == nil {
-		err = errors.Join(ctx.Err(), in.close())
+		err = errors.Join(ctx.Err(), in.close()) //nolint:contextcheck // freeing must not be cut short
 	}
 	if err != nil {
 		cancel(nil)
-		r.modules.put(entry)
+		r.modules.put(entry) //nolint:contextcheck // freeing must not be cut short
 		return nil, errors.Join(err, mounts.Close())
 	}
 	sb := &inProcess{id: newID(), spec: spec, in: in, grace: spec.Limits.StopGrace, cancel: cancel, done: make(chan struct{})}
 	r.track(sb)
-	go sb.run(r, entry, mounts, egress)
+	go sb.run(r, entry, mounts, egress) //nolint:contextcheck // freeing must not be cut short
 	return sb, nil
 }
 

@@ -49,7 +49,7 @@ func (m *module) instantiate(ctx context.Context, cfg wasip1.Config, memoryBytes
 		}
 	}()
 	// _start is not a start function here: the guest runs later, in run.
-	in.mod, err = m.runtime.InstantiateModule(in.ctx, m.compiled, wazero.NewModuleConfig().WithName("").WithStartFunctions())
+	in.mod, err = m.runtime.InstantiateModule(in.ctx, m.compiled, wazero.NewModuleConfig().WithName("").WithStartFunctions()) //nolint:contextcheck // the guest's life is ctx's, by WithCancel
 	if err != nil {
 		return in, &ModuleError{What: "does not start", Err: err}
 	}
@@ -63,7 +63,7 @@ func (in *instance) run() (exit sandbox.Exit) {
 		if r := recover(); r != nil {
 			exit = sandbox.Exit{Cause: sandbox.HostFault, Code: 1, Detail: clip(fmt.Sprintf("the engine failed: %v", r))}
 		}
-		exit.PeakMemoryBytes = int64(in.mem.peak.Load()) //nolint:gosec // at most 4 GiB
+		exit.PeakMemoryBytes = int64(in.mem.peak.Load())
 	}()
 	_, err := in.mod.ExportedFunction("_start").Call(in.ctx)
 	return in.classify(err)

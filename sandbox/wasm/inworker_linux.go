@@ -117,7 +117,8 @@ func (sb *inWorker) begin(ctx context.Context) error {
 		err = ctx.Err()
 		sb.stop(err)
 		select { // its start section may spin
-		case <-sb.started:
+		case err2 := <-sb.started:
+			err = errors.Join(err, err2)
 		case <-sb.ended:
 		case <-sb.w.dead:
 		}

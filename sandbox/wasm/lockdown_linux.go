@@ -68,7 +68,7 @@ func lockDownFurther() error {
 func dropCapabilities() error {
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var none [2]unix.CapUserData
-	_, _, e := psx.Syscall3(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&head)), uintptr(unsafe.Pointer(&none)), 0)
+	_, _, e := psx.Syscall3(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&head)), uintptr(unsafe.Pointer(&none)), 0) //nolint:gosec // the call reads both
 	runtime.KeepAlive(&head)
 	if e != 0 {
 		return e
@@ -125,7 +125,7 @@ func runningCalls() []string {
 
 // bothConditions is what either filter allows under a condition.
 func bothConditions() []seccomp.NameWithConditions {
-	self := uint64(unix.Getpid()) //nolint:gosec // a process id
+	self := uint64(unix.Getpid())
 	return []seccomp.NameWithConditions{
 		// Threads, not processes.
 		{Name: "clone", Conditions: seccomp.ArgumentConditions{{Argument: 0, Operation: seccomp.BitsSet, Value: unix.CLONE_THREAD}}},

@@ -18,7 +18,7 @@ type memoryLimit struct {
 }
 
 func newMemoryLimit(bytes int64) *memoryLimit {
-	return &memoryLimit{limit: uint64(bytes) / pageBytes * pageBytes} //nolint:gosec // validated as positive
+	return &memoryLimit{limit: uint64(bytes) / pageBytes * pageBytes}
 }
 
 // Allocate implements experimental.MemoryAllocator.

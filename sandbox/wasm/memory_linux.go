@@ -8,7 +8,7 @@ type reservation struct {
 }
 
 func reserve(size uint64) reservation {
-	mem, err := unix.Mmap(-1, 0, int(max(size, pageBytes)), unix.PROT_NONE, //nolint:gosec // at most 4 GiB
+	mem, err := unix.Mmap(-1, 0, int(max(size, pageBytes)), unix.PROT_NONE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
 		return reservation{} // commit refuses

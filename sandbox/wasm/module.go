@@ -106,7 +106,7 @@ func loadModule(ctx context.Context, bin []byte, cacheDir string, interruptible 
 		return nil, err
 	}
 	mod := &module{minimum: least, cache: wazero.NewCompilationCache()}
-	defer func() {
+	defer func() { //nolint:contextcheck // freeing must not be cut short
 		if err != nil {
 			m, err = nil, errors.Join(err, mod.close())
 		}

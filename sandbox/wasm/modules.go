@@ -44,7 +44,7 @@ func (s *modules) get(ctx context.Context, img sandbox.Image) (*moduleEntry, err
 	select {
 	case <-e.ready:
 	case <-ctx.Done():
-		s.put(e)
+		s.put(e) //nolint:contextcheck // freeing must not be cut short
 		return nil, ctx.Err()
 	}
 	if e.err != nil {

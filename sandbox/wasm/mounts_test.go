@@ -139,7 +139,7 @@ func TestEscapes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer sock.Close() //nolint:errcheck // a test's
+		defer sock.Close()
 		const no = "error: Operation not permitted"
 		runFS(t, tier, []sandbox.Mount{mount(t, inside, "/data", true)}, [][2]string{
 			{"read /data/up", no},

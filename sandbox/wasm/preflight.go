@@ -3,7 +3,6 @@ package wasm
 import (
 	"bytes"
 	"encoding/binary"
-
 	"fmt"
 	"strings"
 )
@@ -148,7 +147,7 @@ func (r *reader) u32() uint32 {
 		return 0
 	}
 	r.b = r.b[n:]
-	return uint32(v) //nolint:gosec // checked above
+	return uint32(v)
 }
 
 func (r *reader) bytes(n uint32) []byte {

@@ -43,7 +43,7 @@ func FuzzPreflight(f *testing.F) {
 func TestPreflightKeepsModules(t *testing.T) {
 	ctx := context.Background()
 	r := wazero.NewRuntimeWithConfig(ctx, wazero.NewRuntimeConfigInterpreter())
-	defer r.Close(ctx) //nolint:errcheck // a test's
+	defer r.Close(ctx)
 	bin, err := wasm.Preflight(wasmModule(section(4, 2, 0x70, 0, 1, 0x6f, 1, 0, 9), section(5, 1, 0, 1)))
 	if err != nil {
 		t.Fatal(err)

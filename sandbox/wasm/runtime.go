@@ -120,14 +120,14 @@ func (r *Runtime) Close(ctx context.Context) error {
 	if err := errors.Join(errs...); err != nil {
 		return err // a guest is left: its code must stay
 	}
-	return errors.Join(r.workers.close(ctx), r.modules.close())
+	return errors.Join(r.workers.close(ctx), r.modules.close()) //nolint:contextcheck // freeing must not be cut short
 }
 
 // guestConfig is what both tiers tell a guest about itself.
 func guestConfig(spec sandbox.Spec) wasip1.Config {
 	cfg := wasip1.Config{Args: append([]string(nil), spec.Args...), Env: append([]string(nil), spec.Env...)}
 	// A guest counts its own descriptors only, far fewer than a process.
-	cfg.MaxFiles = int(min(spec.Limits.Files, 1<<16)) //nolint:gosec // bounded
+	cfg.MaxFiles = int(min(spec.Limits.Files, 1<<16))
 	if spec.Dir != "" {
 		cfg.Env = append(cfg.Env, "PWD="+spec.Dir)
 	}

@@ -140,7 +140,7 @@ func TestWallClockLimit(t *testing.T) {
 	forTiers(t, func(t *testing.T, tier sandbox.Isolation) {
 		r := newRuntime(t)
 		warm := start(t, r, spec(t, tier, "echo"), nil)
-		defer warm.Close(context.Background()) //nolint:errcheck // closed again by start
+		defer warm.Close(context.Background())
 		for _, what := range []string{"spin", "sleep", "flood"} {
 			s := spec(t, tier, what)
 			s.Limits.Wall = 400 * time.Millisecond
@@ -356,11 +356,11 @@ func TestCacheFolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close(context.Background()) //nolint:errcheck // nothing was started
+	defer r.Close(context.Background())
 	if st, err := os.Stat(dir); err != nil || st.Mode().Perm() != 0o700 {
 		t.Errorf("%v, %v", st.Mode(), err)
 	}
-	if err := os.Chmod(dir, 0o777); err != nil { //nolint:gosec // the point
+	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := wasm.New(wasm.Config{CacheDir: dir}); err == nil || !strings.Contains(err.Error(), "written by others") {

@@ -38,7 +38,7 @@ func tcpServer(t testing.TB, handle func(net.Conn)) string {
 				return
 			}
 			go func() {
-				defer c.Close() //nolint:errcheck // a test's
+				defer c.Close()
 				handle(c)
 			}()
 		}

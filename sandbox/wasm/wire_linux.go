@@ -107,7 +107,7 @@ func (w *wire) send(m message, files ...*os.File) error {
 	if len(files) > 0 {
 		fds := make([]int, len(files))
 		for i, f := range files {
-			fds[i] = int(f.Fd()) //nolint:gosec // a descriptor
+			fds[i] = int(f.Fd())
 		}
 		oob = unix.UnixRights(fds...)
 	}
@@ -160,10 +160,10 @@ func parseFiles(oob []byte) ([]*os.File, error) {
 			// Pipes then wait in the poller rather than on a thread each, and a
 			// close unblocks them. It means nothing to files.
 			if err := unix.SetNonblock(fd, true); err != nil {
-				closeAll(append(files, os.NewFile(uintptr(fd), "received"))) //nolint:gosec // a descriptor
+				closeAll(append(files, os.NewFile(uintptr(fd), "received")))
 				return nil, os.NewSyscallError("fcntl", err)
 			}
-			files = append(files, os.NewFile(uintptr(fd), "received")) //nolint:gosec // a descriptor
+			files = append(files, os.NewFile(uintptr(fd), "received"))
 		}
 	}
 	return files, nil
@@ -181,7 +181,7 @@ func socketPair(kind int) (a, b *os.File, err error) {
 	if err != nil {
 		return nil, nil, os.NewSyscallError("socketpair", err)
 	}
-	return os.NewFile(uintptr(fds[0]), "host"), os.NewFile(uintptr(fds[1]), "worker"), nil //nolint:gosec // descriptors
+	return os.NewFile(uintptr(fds[0]), "host"), os.NewFile(uintptr(fds[1]), "worker"), nil
 }
 
 // memFile holds bytes that another process gets to read.
@@ -190,7 +190,7 @@ func memFile(name string, b []byte) (*os.File, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("memfd_create", err)
 	}
-	f := os.NewFile(uintptr(fd), name) //nolint:gosec // a descriptor
+	f := os.NewFile(uintptr(fd), name)
 	if _, err := f.Write(b); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}

@@ -55,7 +55,7 @@ func startWorker(cfg Config, cacheDir string, bin []byte) (*worker, error) {
 	}
 	w := &worker{wire: wire, said: &head{}, dead: make(chan struct{}), guests: map[string]*inWorker{}}
 	command := append(append([]string(nil), cfg.WorkerCommand...), workerArgument)
-	w.cmd = exec.Command(command[0], command[1:]...) //nolint:gosec,noctx // the operator's own binary; kill ends it
+	w.cmd = exec.Command(command[0], command[1:]...) //nolint:noctx // the operator's own binary; kill ends it
 	// Else the Go runtime opens files of /sys to count processors.
 	w.cmd.Env = []string{"GODEBUG=containermaxprocs=0,updatemaxprocs=0"}
 	w.cmd.Dir = "/"

@@ -169,7 +169,7 @@ func TestWorkerEndsWhenIdle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close(context.Background()) //nolint:errcheck // checked below by what is left
+	defer r.Close(context.Background())
 	sb := start(t, r, spec(t, sandbox.WASM, "exit", "0"), nil)
 	sb.wait()
 	for range 500 {
@@ -199,7 +199,7 @@ func TestWorkerUnavailable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close(context.Background()) //nolint:errcheck // nothing was started
+	defer r.Close(context.Background())
 	if _, err := r.Start(context.Background(), spec(t, sandbox.WASM, "echo"), nil); err == nil || !strings.Contains(err.Error(), "new wasm worker") {
 		t.Errorf("%v", err)
 	}
@@ -213,7 +213,7 @@ func TestDamagedCache(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close(context.Background()) //nolint:errcheck // a test's
+	defer r.Close(context.Background())
 	s := spec(t, sandbox.WASM)
 	s.Image = program(t, 0x01)
 	start(t, r, s, nil).wait()
@@ -228,7 +228,7 @@ func TestDamagedCache(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r2.Close(context.Background()) //nolint:errcheck // a test's
+	defer r2.Close(context.Background())
 	if exit := start(t, r2, s, nil).wait(); exit.Cause != sandbox.Exited || exit.Code != 0 {
 		t.Errorf("exit %+v", exit)
 	}

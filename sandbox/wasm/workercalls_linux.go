@@ -105,7 +105,7 @@ func (sb *inWorker) beginDial(m message) {
 	d := &dialling{cancel: cancel, gone: make(chan struct{})}
 	sb.mu.Lock()
 	_, twice := sb.dials[m.Call]
-	full := len(sb.dials) >= int(min(sb.spec.Limits.Files, 1<<16)) //nolint:gosec // bounded
+	full := len(sb.dials) >= int(min(sb.spec.Limits.Files, 1<<16))
 	refuse := twice || full || sb.egress == nil || len(m.Text) > maxAddress
 	if !refuse {
 		sb.dials[m.Call] = d

@@ -160,7 +160,7 @@ func (p *workerProcess) run(ctx context.Context, m message, files []*os.File) (e
 	if m.Start == nil || len(files) != 4 {
 		return exit, errors.New("an incomplete start")
 	}
-	cfg, err := p.config(m, files[3])
+	cfg, err := p.config(m, files[3]) //nolint:contextcheck // the worker ends with its host, not with a context
 	if err != nil {
 		return exit, err
 	}
@@ -182,7 +182,7 @@ func (p *workerProcess) run(ctx context.Context, m message, files []*os.File) (e
 		return exit, err
 	}
 	exit = in.run()
-	if err := in.close(); err != nil && exit.Detail == "" {
+	if err := in.close(); err != nil && exit.Detail == "" { //nolint:contextcheck // the worker ends with its host, not with a context
 		exit.Detail = clip("freeing the guest: " + err.Error())
 	}
 	output.Wait()

@@ -67,7 +67,7 @@ func (p *workerPool) get(ctx context.Context, tenant string, img sandbox.Image) 
 	if s == nil {
 		s = &workerSlot{ready: make(chan struct{})}
 		p.byKey[key] = s
-		p.all.Go(func() { p.launch(key, s, img) })
+		p.all.Go(func() { p.launch(key, s, img) }) //nolint:contextcheck // freeing must not be cut short
 	}
 	if s.idle != nil {
 		s.idle.Stop()

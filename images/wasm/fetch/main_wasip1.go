@@ -2,6 +2,10 @@
 // program compiled for WASI preview 1, with a tool that fetches a URL. It shows
 // what a guest can do and, with a policy, what it cannot.
 //
+// Build it with
+//
+//	GOOS=wasip1 GOARCH=wasm go build -trimpath -ldflags='-s -w' -o fetch.wasm ./images/wasm/fetch
+//
 // It keeps no state, reads no files and starts nothing. What it may connect to
 // is decided outside.
 package main

@@ -110,7 +110,7 @@ const (
 // hostErrnos maps the errors of the host's kernel by name, since their numbers
 // differ from one system to the next.
 func hostErrno(e syscall.Errno) Errno {
-	switch e {
+	switch e { //nolint:exhaustive // the rest is EIO
 	case syscall.EACCES:
 		return EACCES
 	case syscall.EAGAIN:

@@ -25,6 +25,7 @@ func argsSizesGet(s *System, m memory, p params) Errno { return putSizes(m, s.cf
 func environGet(s *System, m memory, p params) Errno {
 	return putStrings(m, s.cfg.Env, p.u32(0), p.u32(1))
 }
+
 func environSizesGet(s *System, m memory, p params) Errno {
 	return putSizes(m, s.cfg.Env, p)
 }
@@ -32,9 +33,9 @@ func environSizesGet(s *System, m memory, p params) Errno {
 func putSizes(m memory, list []string, p params) Errno {
 	var n uint32
 	for _, v := range list {
-		n += uint32(len(v)) + 1 //nolint:gosec // New bounds the sum
+		n += uint32(len(v)) + 1
 	}
-	if e := m.putU32(p.u32(0), uint32(len(list))); e != Success { //nolint:gosec // as above
+	if e := m.putU32(p.u32(0), uint32(len(list))); e != Success {
 		return e
 	}
 	return m.putU32(p.u32(1), n)
@@ -43,18 +44,18 @@ func putSizes(m memory, list []string, p params) Errno {
 // putStrings writes a table of pointers and the NUL-terminated strings that
 // they point to.
 func putStrings(m memory, list []string, table, data uint32) Errno {
-	ptrs, e := m.array(table, uint32(len(list)), 4) //nolint:gosec // New bounds it
+	ptrs, e := m.array(table, uint32(len(list)), 4)
 	if e != Success {
 		return e
 	}
 	for i, v := range list {
-		b, e := m.view(data, uint32(len(v))+1) //nolint:gosec // New bounds it
+		b, e := m.view(data, uint32(len(v))+1)
 		if e != Success {
 			return e
 		}
 		b[copy(b, v)] = 0
 		binary.LittleEndian.PutUint32(ptrs[4*i:], data)
-		data += uint32(len(b)) //nolint:gosec // New bounds it
+		data += uint32(len(b))
 	}
 	return Success
 }
@@ -70,13 +71,13 @@ func clockResGet(_ *System, m memory, p params) Errno {
 const clockOffset = time.Second
 
 func (s *System) monotonic() uint64 {
-	return uint64(time.Since(s.began) + clockOffset) //nolint:gosec // never negative
+	return uint64(time.Since(s.began) + clockOffset)
 }
 
 func clockTimeGet(s *System, m memory, p params) Errno {
 	switch p.u32(0) {
 	case clockRealtime:
-		return m.putU64(p.u32(2), uint64(time.Now().UnixNano())) //nolint:gosec // after 1970
+		return m.putU64(p.u32(2), uint64(time.Now().UnixNano()))
 	case clockMonotonic:
 		return m.putU64(p.u32(2), s.monotonic())
 	}

@@ -86,7 +86,7 @@ func fdRead(s *System, m memory, p params) Errno {
 	if e != Success {
 		return e
 	}
-	return m.putU32(p.u32(3), uint32(n)) //nolint:gosec // iovecs bounds it
+	return m.putU32(p.u32(3), uint32(n))
 }
 
 func fdWrite(s *System, m memory, p params) Errno {
@@ -125,7 +125,7 @@ func fdWrite(s *System, m memory, p params) Errno {
 	if e != Success {
 		return e
 	}
-	return m.putU32(p.u32(3), uint32(n)) //nolint:gosec // iovecs bounds it
+	return m.putU32(p.u32(3), uint32(n))
 }
 
 // eachBuf applies a host file's Read or Write to buffers in turn, up to the
@@ -158,7 +158,7 @@ func (s *System) offsetIO(m memory, p params) (*file, [][]byte, int64, Errno) {
 	if e != Success {
 		return nil, nil, 0, e
 	}
-	off := int64(p.u64(3)) //nolint:gosec // what does not fit is negative and refused
+	off := int64(p.u64(3))
 	if off < 0 {
 		return nil, nil, 0, EINVAL
 	}
@@ -181,7 +181,7 @@ func fdPread(s *System, m memory, p params) Errno {
 	if e != Success {
 		return e
 	}
-	return m.putU32(p.u32(4), uint32(n)) //nolint:gosec // iovecs bounds it
+	return m.putU32(p.u32(4), uint32(n))
 }
 
 func fdPwrite(s *System, m memory, p params) Errno {
@@ -200,7 +200,7 @@ func fdPwrite(s *System, m memory, p params) Errno {
 	if e != Success {
 		return e
 	}
-	return m.putU32(p.u32(4), uint32(n)) //nolint:gosec // iovecs bounds it
+	return m.putU32(p.u32(4), uint32(n))
 }
 
 func fdSeek(s *System, m memory, p params) Errno {
@@ -220,11 +220,11 @@ func fdSeek(s *System, m memory, p params) Errno {
 	if e := m.canPutU64(p.u32(3)); e != Success {
 		return e
 	}
-	n, err := f.host.Seek(int64(p.u64(1)), int(whence)) //nolint:gosec // a signed offset by specification
+	n, err := f.host.Seek(int64(p.u64(1)), int(whence))
 	if err != nil {
 		return fsErrno(err)
 	}
-	return m.putU64(p.u32(3), uint64(n)) //nolint:gosec // never negative
+	return m.putU64(p.u32(3), uint64(n))
 }
 
 func fdTell(s *System, m memory, p params) Errno {
@@ -241,5 +241,5 @@ func fdTell(s *System, m memory, p params) Errno {
 	if err != nil {
 		return fsErrno(err)
 	}
-	return m.putU64(p.u32(1), uint64(n)) //nolint:gosec // never negative
+	return m.putU64(p.u32(1), uint64(n))
 }

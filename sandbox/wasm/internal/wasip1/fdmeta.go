@@ -35,7 +35,7 @@ func fdAdvise(s *System, _ memory, p params) Errno {
 	switch {
 	case e != Success:
 		return e
-	case p.u32(3) > 5 || int64(p.u64(1)) < 0 || int64(p.u64(2)) < 0: //nolint:gosec // the sign is what is asked
+	case p.u32(3) > 5 || int64(p.u64(1)) < 0 || int64(p.u64(2)) < 0:
 		return EINVAL
 	case f.isStream():
 		return ESPIPE
@@ -50,7 +50,7 @@ func fdAllocate(s *System, _ memory, p params) Errno {
 	if e != Success {
 		return e
 	}
-	off, n := int64(p.u64(1)), int64(p.u64(2)) //nolint:gosec // what does not fit is negative and refused
+	off, n := int64(p.u64(1)), int64(p.u64(2))
 	switch {
 	case off < 0 || n <= 0 || off+n < 0:
 		return EINVAL
@@ -110,10 +110,10 @@ func fdFdstatSetFlags(s *System, _ memory, p params) Errno {
 	switch {
 	case flags&^uint32(flagsKnown) != 0:
 		return EINVAL
-	case uint16(flags)&(flagDsync|flagRsync|flagSync) != f.flags&(flagDsync|flagRsync|flagSync): //nolint:gosec // checked above
+	case uint16(flags)&(flagDsync|flagRsync|flagSync) != f.flags&(flagDsync|flagRsync|flagSync):
 		return ENOTSUP
 	}
-	f.flags = uint16(flags) //nolint:gosec // checked above
+	f.flags = uint16(flags)
 	return Success
 }
 
@@ -149,9 +149,9 @@ func (m memory) putStat(off uint32, st Stat) Errno {
 	b[16] = st.Kind
 	binary.LittleEndian.PutUint64(b[24:], st.Nlink)
 	binary.LittleEndian.PutUint64(b[32:], st.Size)
-	binary.LittleEndian.PutUint64(b[40:], uint64(st.Atim)) //nolint:gosec // WASI's timestamps are unsigned
-	binary.LittleEndian.PutUint64(b[48:], uint64(st.Mtim)) //nolint:gosec // as above
-	binary.LittleEndian.PutUint64(b[56:], uint64(st.Ctim)) //nolint:gosec // as above
+	binary.LittleEndian.PutUint64(b[40:], uint64(st.Atim))
+	binary.LittleEndian.PutUint64(b[48:], uint64(st.Mtim))
+	binary.LittleEndian.PutUint64(b[56:], uint64(st.Ctim))
 	return Success
 }
 
@@ -160,7 +160,7 @@ func fdFilestatSetSize(s *System, _ memory, p params) Errno {
 	if e != Success {
 		return e
 	}
-	size := int64(p.u64(1)) //nolint:gosec // what does not fit is negative and refused
+	size := int64(p.u64(1))
 	switch {
 	case size < 0:
 		return EINVAL
@@ -175,12 +175,12 @@ func times(atim, mtim uint64, flags uint32) (a, m *int64, e Errno) {
 	now := time.Now().UnixNano()
 	pick := func(v uint64, set, setNow bool) (*int64, Errno) {
 		switch {
-		case set && setNow || set && int64(v) < 0: //nolint:gosec // the sign is what is asked
+		case set && setNow || set && int64(v) < 0:
 			return nil, EINVAL
 		case setNow:
 			return &now, Success
 		case set:
-			t := int64(v) //nolint:gosec // checked above
+			t := int64(v)
 			return &t, Success
 		}
 		return nil, Success

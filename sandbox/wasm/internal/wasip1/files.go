@@ -63,14 +63,14 @@ func (s *System) add(f *file) (int32, Errno) {
 	for ; s.free < len(s.files); s.free++ {
 		if s.files[s.free] == nil {
 			s.files[s.free] = f
-			return int32(s.free), Success //nolint:gosec // at most maxFilesLimit
+			return int32(s.free), Success
 		}
 	}
 	if len(s.files) >= s.cfg.MaxFiles {
 		return 0, EMFILE
 	}
 	s.files = append(s.files, f)
-	return int32(len(s.files) - 1), Success //nolint:gosec // at most maxFilesLimit
+	return int32(len(s.files) - 1), Success
 }
 
 // canAdd tells whether add would find a descriptor, before an effect happens.

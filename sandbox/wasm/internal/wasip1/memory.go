@@ -13,9 +13,9 @@ const maxIovecs = 1024
 // high half of 32-bit arguments, so they are only ever read through u32.
 type params []uint64
 
-func (p params) u32(i int) uint32 { return uint32(p[i]) } //nolint:gosec // cutting the high half is the point
+func (p params) u32(i int) uint32 { return uint32(p[i]) }
 func (p params) u64(i int) uint64 { return p[i] }
-func (p params) fd(i int) int32   { return int32(uint32(p[i])) } //nolint:gosec // same width, signed as the specification has it
+func (p params) fd(i int) int32   { return int32(uint32(p[i])) }
 
 // memory is the guest's linear memory, where nothing is in bounds until proven.
 type memory struct{ api.Memory }
@@ -36,7 +36,7 @@ func (m memory) array(off, count, size uint32) ([]byte, Errno) {
 	if n > uint64(m.Size()) {
 		return nil, EFAULT
 	}
-	return m.view(off, uint32(n)) //nolint:gosec // at most Size, which is a uint32
+	return m.view(off, uint32(n))
 }
 
 func (m memory) putU32(off, v uint32) Errno {

@@ -33,8 +33,8 @@ func fdPrestatGet(s *System, m memory, p params) Errno {
 	if e != Success {
 		return e
 	}
-	clear(b)                                                     // the tag of a folder is 0
-	binary.LittleEndian.PutUint32(b[4:], uint32(len(f.preopen))) //nolint:gosec // a path
+	clear(b) // the tag of a folder is 0
+	binary.LittleEndian.PutUint32(b[4:], uint32(len(f.preopen)))
 	return Success
 }
 
@@ -48,7 +48,7 @@ func fdPrestatDirName(s *System, m memory, p params) Errno {
 	case uint64(p.u32(2)) < uint64(len(f.preopen)):
 		return ENAMETOOLONG
 	}
-	b, e := m.view(p.u32(1), uint32(len(f.preopen))) //nolint:gosec // a path
+	b, e := m.view(p.u32(1), uint32(len(f.preopen)))
 	if e != Success {
 		return e
 	}
@@ -179,7 +179,7 @@ func pathReadlink(s *System, m memory, p params) Errno {
 	if res.Errno != Success {
 		return res.Errno
 	}
-	return m.putU32(p.u32(5), uint32(copy(b, res.Target))) //nolint:gosec // bounded by b
+	return m.putU32(p.u32(5), uint32(copy(b, res.Target)))
 }
 
 // pathOpen's arguments: folder, look-up flags, path, open flags, rights, rights
@@ -213,7 +213,7 @@ func pathOpen(s *System, m memory, p params) Errno {
 		return res.Errno
 	}
 	f := &file{
-		kind: res.Stat.Kind, flags: uint16(fdflags), rights: rights & rightsFileOnly, //nolint:gosec // checked above
+		kind: res.Stat.Kind, flags: uint16(fdflags), rights: rights & rightsFileOnly,
 		host: res.File, mount: dir.mount, path: name, entries: res.Entries, listed: res.File == nil,
 		read: op.Read || !op.Write, write: op.Write,
 	}
@@ -224,7 +224,7 @@ func pathOpen(s *System, m memory, p params) Errno {
 	if e != Success {
 		return e
 	}
-	return m.putU32(p.u32(8), uint32(fd)) //nolint:gosec // not negative
+	return m.putU32(p.u32(8), uint32(fd))
 }
 
 // openDir gives a preopened folder its host file on first use.
@@ -268,7 +268,7 @@ func fdReaddir(s *System, m memory, p params) Errno {
 	for i := cookie; i < uint64(len(f.entries))+2 && n < len(buf); i++ {
 		n += putDirent(buf[n:], i+1, s.direntAt(f, i))
 	}
-	return m.putU32(p.u32(4), uint32(n)) //nolint:gosec // bounded by buf
+	return m.putU32(p.u32(4), uint32(n))
 }
 
 func (s *System) direntAt(f *file, i uint64) Dirent {
@@ -293,7 +293,7 @@ func putDirent(buf []byte, next uint64, d Dirent) int {
 	var head [24]byte
 	binary.LittleEndian.PutUint64(head[:], next)
 	binary.LittleEndian.PutUint64(head[8:], d.Ino)
-	binary.LittleEndian.PutUint32(head[16:], uint32(len(d.Name))) //nolint:gosec // a file name
+	binary.LittleEndian.PutUint32(head[16:], uint32(len(d.Name)))
 	head[20] = d.Kind
 	n := copy(buf, head[:])
 	return n + copy(buf[n:], d.Name)

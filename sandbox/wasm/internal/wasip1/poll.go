@@ -35,7 +35,7 @@ func decodeSub(b []byte) subscription {
 		sub.timeout = binary.LittleEndian.Uint64(b[24:])
 		sub.absolute = binary.LittleEndian.Uint16(b[40:])&1 != 0
 	} else {
-		sub.fd = int32(binary.LittleEndian.Uint32(b[16:])) //nolint:gosec // same width, signed by specification
+		sub.fd = int32(binary.LittleEndian.Uint32(b[16:]))
 	}
 	return sub
 }
@@ -85,7 +85,7 @@ func pollOneoff(s *System, m memory, p params) Errno {
 	for i, ev := range found {
 		copy(events[i*eventSize:], ev[:])
 	}
-	return m.putU32(p.u32(3), uint32(len(found))) //nolint:gosec // at most count
+	return m.putU32(p.u32(3), uint32(len(found)))
 }
 
 // pollable refuses entries of no known kind.
@@ -114,7 +114,7 @@ func (s *System) check(sub subscription, began time.Time) (ev [eventSize]byte, d
 		if ok, n, hangup, e = s.ready(sub); e == Success && !ok {
 			return ev, due, false
 		}
-		binary.LittleEndian.PutUint64(ev[16:], uint64(n)) //nolint:gosec // not negative
+		binary.LittleEndian.PutUint64(ev[16:], uint64(n))
 		if hangup {
 			ev[24] = hangupFlag
 		}
@@ -125,7 +125,7 @@ func (s *System) check(sub subscription, began time.Time) (ev [eventSize]byte, d
 
 // due is when a clock subscription fires.
 func (s *System) due(sub subscription, began time.Time) (time.Time, Errno) {
-	at := int64(min(sub.timeout, math.MaxInt64)) //nolint:gosec // cut to fit
+	at := int64(min(sub.timeout, math.MaxInt64))
 	switch {
 	case sub.clock != clockRealtime && sub.clock != clockMonotonic:
 		return time.Time{}, EINVAL

@@ -12,7 +12,7 @@ const openNoWait = unix.O_NONBLOCK | unix.O_NOCTTY
 
 // reopenPath names what a descriptor refers to, whatever happened to its path
 // since. It works for O_PATH descriptors too.
-func reopenPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) } //nolint:gosec // descriptors are small
+func reopenPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
 // duplicate makes an independent descriptor of the same file.
 func duplicate(f *os.File) (*os.File, error) {
@@ -20,5 +20,5 @@ func duplicate(f *os.File) (*os.File, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("dup", err)
 	}
-	return os.NewFile(uintptr(fd), f.Name()), nil //nolint:gosec // a descriptor
+	return os.NewFile(uintptr(fd), f.Name()), nil
 }

@@ -1,7 +1,6 @@
 package wasip1
 
 import (
-	"encoding/binary"
 	"net"
 	"net/netip"
 	"strconv"
@@ -69,36 +68,7 @@ func sockOpen(s *System, m memory, p params) Errno {
 	if e != Success {
 		return e
 	}
-	return m.putU32(p.u32(2), uint32(fd)) //nolint:gosec // not negative
-}
-
-// readAddr reads a WasiAddress: a pointer and a size, of 4 or 16 raw bytes, or
-// of the second version's 128 with the family in front.
-func (m memory) readAddr(ptr uint32) (netip.Addr, Errno) {
-	h, e := m.view(ptr, 8)
-	if e != Success {
-		return netip.Addr{}, e
-	}
-	size := binary.LittleEndian.Uint32(h[4:])
-	if size != 4 && size != 16 && size != 128 {
-		return netip.Addr{}, EINVAL
-	}
-	b, e := m.view(binary.LittleEndian.Uint32(h), size)
-	if e != Success {
-		return netip.Addr{}, e
-	}
-	if size == 128 {
-		switch binary.LittleEndian.Uint16(b) {
-		case familyInet4:
-			b = b[2:6]
-		case familyInet6:
-			b = b[2:18]
-		default:
-			return netip.Addr{}, EAFNOSUPPORT
-		}
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a.Unmap(), Success
+	return m.putU32(p.u32(2), uint32(fd))
 }
 
 // sockConnect(fd, address, port). The address of a looked-up name is dialled
@@ -130,7 +100,7 @@ func sockConnect(s *System, m memory, p params) Errno {
 		host = addr.String()
 	}
 	address := net.JoinHostPort(host, strconv.Itoa(int(port)))
-	if e := f.sock.connect(address, netip.AddrPortFrom(addr, uint16(port))); e != Success { //nolint:gosec // checked above
+	if e := f.sock.connect(address, netip.AddrPortFrom(addr, uint16(port))); e != Success {
 		return e
 	}
 	if f.nonblock() {
@@ -211,41 +181,6 @@ func sockGetlocaladdr(s *System, m memory, p params) Errno {
 	return m.putAddr(p, netip.AddrPortFrom(a, 0))
 }
 
-// putAddr writes to (_, WasiAddress, out address type, out port).
-func (m memory) putAddr(p params, a netip.AddrPort) Errno {
-	h, e := m.view(p.u32(1), 8)
-	if e != Success {
-		return e
-	}
-	size := binary.LittleEndian.Uint32(h[4:])
-	raw, kind, family := a.Addr().AsSlice(), uint32(addrType4), uint16(familyInet4)
-	if a.Addr().Is6() {
-		kind, family = addrType6, familyInet6
-	}
-	if size < uint32(len(raw)) { //nolint:gosec // 4 or 16
-		return EINVAL
-	}
-	b, e := m.view(binary.LittleEndian.Uint32(h), min(size, 128))
-	if e != Success {
-		return e
-	}
-	for _, out := range []uint32{p.u32(2), p.u32(3)} {
-		if e := m.canPutU32(out); e != Success {
-			return e
-		}
-	}
-	clear(b)
-	if len(b) == 128 {
-		binary.LittleEndian.PutUint16(b, family)
-		b = b[2:]
-	}
-	copy(b, raw)
-	if e := m.putU32(p.u32(2), kind); e != Success {
-		return e
-	}
-	return m.putU32(p.u32(3), uint32(a.Port()))
-}
-
 // sockGetaddrinfo(node, its length, service, its length, hints, in/out result
 // list, places in it, out places used) fills one entry of the list that the
 // guest prepared.
@@ -282,40 +217,10 @@ func sockGetaddrinfo(s *System, m memory, p params) Errno {
 	if !ok {
 		return EFAULT
 	}
-	if e := m.putAddrinfo(list, netip.AddrPortFrom(addr, uint16(port))); e != Success { //nolint:gosec // parsed as 16 bits
+	if e := m.putAddrinfo(list, netip.AddrPortFrom(addr, uint16(port))); e != Success {
 		return e
 	}
 	return m.putU32(p.u32(7), 1)
-}
-
-// putAddrinfo fills a WasiAddrinfo (flags, family, socket type, protocol,
-// address length, address, name, name length, next; 28 bytes) and the
-// WasiSockaddr (family, length, data; 12 bytes) that it points to.
-func (m memory) putAddrinfo(at uint32, a netip.AddrPort) Errno {
-	info, e := m.view(at, 28)
-	if e != Success {
-		return e
-	}
-	sa, e := m.view(binary.LittleEndian.Uint32(info[12:]), 12)
-	if e != Success {
-		return e
-	}
-	raw, family := a.Addr().AsSlice(), uint8(familyInet4)
-	if a.Addr().Is6() {
-		family = familyInet6
-	}
-	data, e := m.view(binary.LittleEndian.Uint32(sa[8:]), uint32(2+len(raw))) //nolint:gosec // 6 or 18
-	if e != Success {
-		return e
-	}
-	binary.BigEndian.PutUint16(data, a.Port())
-	copy(data[2:], raw)
-	sa[0] = family
-	binary.LittleEndian.PutUint32(sa[4:], uint32(len(data))) //nolint:gosec // 6 or 18
-	info[2], info[3], info[4] = family, typeTCP, 1           // TCP
-	binary.LittleEndian.PutUint32(info[8:], 12)
-	binary.LittleEndian.PutUint32(info[20:], 0)
-	return Success
 }
 
 // sockAccept has nothing to accept from: no guest can listen.
@@ -364,7 +269,7 @@ func sockRecv(s *System, m memory, p params) Errno {
 	if e := m.putU32(p.u32(5), 0); e != Success {
 		return e
 	}
-	return m.putU32(p.u32(4), uint32(n)) //nolint:gosec // iovecs bounds it
+	return m.putU32(p.u32(4), uint32(n))
 }
 
 // skip drops the first n bytes of a list of buffers.
@@ -399,7 +304,7 @@ func sockSend(s *System, m memory, p params) Errno {
 	if e != Success {
 		return e
 	}
-	return m.putU32(p.u32(4), uint32(n)) //nolint:gosec // iovecs bounds it
+	return m.putU32(p.u32(4), uint32(n))
 }
 
 // sockShutdown(fd, directions): 1 reading, 2 writing.

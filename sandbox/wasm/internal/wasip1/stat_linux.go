@@ -10,7 +10,7 @@ import (
 
 // statOf reads the parts that Go's FileInfo hides.
 func statOf(info fs.FileInfo) Stat {
-	st := Stat{Kind: kindOf(info.Mode()), Size: uint64(info.Size()), Nlink: 1, Mtim: info.ModTime().UnixNano()} //nolint:gosec // sizes are not negative
+	st := Stat{Kind: kindOf(info.Mode()), Size: uint64(info.Size()), Nlink: 1, Mtim: info.ModTime().UnixNano()}
 	if sys, ok := info.Sys().(*syscall.Stat_t); ok {
 		st.Dev, st.Ino, st.Nlink = uint64(sys.Dev), sys.Ino, uint64(sys.Nlink) //nolint:unconvert // other sizes on other machines
 		st.Atim, st.Ctim = sys.Atim.Nano(), sys.Ctim.Nano()
