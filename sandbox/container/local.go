@@ -51,7 +51,7 @@ func leadLocal(guest *os.File, ends []netip.AddrPort) error {
 	if err := inNetns(guest, routeMarked); err != nil {
 		return fmt.Errorf("local endpoints: %w", err)
 	}
-	conn, err := nftables.New(nftables.WithNetNSFd(int(guest.Fd())))
+	conn, err := nftables.New(nftables.WithNetNSFd(int(guest.Fd())), nftables.WithSockOptions(roomForBatch))
 	if err != nil {
 		return fmt.Errorf("local endpoints: nftables: %w", err)
 	}

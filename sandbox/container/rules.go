@@ -3,13 +3,10 @@
 package container
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"sync"
-	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -45,7 +42,7 @@ type ruleset struct {
 // newRuleset installs the rules in the gateway's namespace, in one batch:
 // there is no moment at which only some of them hold.
 func newRuleset(ns *os.File) (*ruleset, error) {
-	conn, err := nftables.New(nftables.WithNetNSFd(int(ns.Fd())), nftables.AsLasting())
+	conn, err := nftables.New(nftables.WithNetNSFd(int(ns.Fd())), nftables.AsLasting(), nftables.WithSockOptions(roomForBatch))
 	if err != nil {
 		return nil, fmt.Errorf("nftables: %w", err)
 	}
@@ -178,88 +175,3 @@ func (r *ruleset) rule(c *nftables.Chain, parts ...[]expr.Any) {
 	}
 	r.conn.AddRule(&nftables.Rule{Table: r.table, Chain: c, Exprs: es})
 }
-
-// open lets endpoints through. Timed ones must be single addresses; opening
-// one again extends its time. Untimed ones stay as long as the box. All take
-// effect together or, with an error, none.
-func (r *ruleset) open(openings []Opening) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.conn == nil {
-		return errors.New("container: the gateway is closed")
-	}
-	for _, o := range openings {
-		if err := checkOpening(o); err != nil {
-			return err
-		}
-	}
-	for _, o := range openings {
-		if o.TTL == 0 {
-			r.openLiteral(o)
-		} else if err := r.openTimed(o); err != nil {
-			return err
-		}
-	}
-	if err := r.conn.Flush(); err != nil {
-		return fmt.Errorf("container: open endpoints: %w", err)
-	}
-	return nil
-}
-
-func checkOpening(o Opening) error {
-	switch {
-	case !o.Prefix.IsValid() || o.Prefix.Addr().Is4In6() || o.Prefix != o.Prefix.Masked():
-		return fmt.Errorf("container: opening %s is not a network", o.Prefix)
-	case o.TTL < 0 || o.TTL > 0 && o.TTL < time.Millisecond:
-		return fmt.Errorf("container: opening %s for %s", o.Prefix, o.TTL)
-	case o.TTL > 0 && !o.Prefix.IsSingleIP():
-		return fmt.Errorf("container: a timed opening must be one address, not %s", o.Prefix)
-	case o.Ports != nil && len(o.Ports) == 0:
-		return fmt.Errorf("container: opening %s has an empty list of ports", o.Prefix)
-	}
-	return nil
-}
-
-func (r *ruleset) openLiteral(o Opening) {
-	ports := [][2]uint16{{0, 65535}}
-	if o.Ports != nil {
-		ports = nil
-		for _, p := range o.Ports {
-			ports = append(ports, [2]uint16{p, p})
-		}
-	}
-	fam := byte(unix.NFPROTO_IPV4)
-	if o.Prefix.Addr().Is6() {
-		fam = unix.NFPROTO_IPV6
-	}
-	for _, p := range ports {
-		r.rule(r.literals, family(fam), transport(unix.IPPROTO_TCP), destination(o.Prefix), port(p[0], p[1]), accept())
-	}
-}
-
-func (r *ruleset) openTimed(o Opening) error {
-	addr := o.Prefix.Addr().AsSlice()
-	pins, hosts := r.pins4, r.hosts4
-	if o.Prefix.Addr().Is6() {
-		pins, hosts = r.pins6, r.hosts6
-	}
-	set, keys := hosts, [][]byte{addr}
-	if o.Ports != nil {
-		set, keys = pins, nil
-		for _, p := range o.Ports {
-			// A concatenation pads each part to four bytes.
-			key := binary.BigEndian.AppendUint16(append([]byte{}, addr...), p)
-			keys = append(keys, append(key, 0, 0))
-		}
-	}
-	var els []nftables.SetElement
-	for _, k := range keys {
-		els = append(els, nftables.SetElement{Key: k, Timeout: o.TTL})
-	}
-	// Adding does not extend what is there already, on most kernels. Within
-	// one batch an element can be made sure of, removed and added anew.
-	return errors.Join(r.conn.SetAddElements(set, els), r.conn.SetDeleteElements(set, els), r.conn.SetAddElements(set, els))
-}
-
-// hostPrefix is the prefix of one address.
-func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
