@@ -23,8 +23,8 @@ type box struct {
 	limits sandbox.Limits
 	log    *slog.Logger
 	ctx    func(context.Context) context.Context
-	// serving waits for containerd to answer.
-	serving func(context.Context) (bool, error)
+	// returns waits a while for containerd to answer again.
+	returns func(context.Context) bool
 
 	io     *stdio
 	net    *network
@@ -195,13 +195,8 @@ func (b *box) undo(ctx context.Context) error {
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupBound)
 	defer cancel()
 	err := b.cleanup.run(end)
-	if err != nil {
-		// containerd may be about to come back, from a crash or an upgrade.
-		back, stop := context.WithTimeout(end, cleanupBound/3)
-		defer stop()
-		if serving, e := b.serving(back); e == nil && serving {
-			err = b.cleanup.run(end)
-		}
+	if err != nil && b.returns(end) {
+		err = b.cleanup.run(end)
 	}
 	if b.forsake != nil {
 		b.forsake()

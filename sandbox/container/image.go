@@ -84,7 +84,11 @@ func (h *host) Import(ctx context.Context, dgst string, archive io.Reader) (err 
 	defer func() {
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupBound)
 		defer cancel()
-		if e := h.unlease(end, h.importLease(), leases.SynchronousDelete); e != nil {
+		e := h.unlease(end, h.importLease(), leases.SynchronousDelete)
+		if e != nil && h.returns(end) {
+			e = h.unlease(end, h.importLease(), leases.SynchronousDelete)
+		}
+		if e != nil {
 			err = errors.Join(err, fmt.Errorf("container: end import: %w", e))
 		}
 		err = h.translate(sandbox.Container, err)
@@ -97,6 +101,15 @@ func (h *host) Import(ctx context.Context, dgst string, archive io.Reader) (err 
 		return fmt.Errorf("container: import archive: %w", err)
 	}
 	return h.register(lctx, want)
+}
+
+// returns waits a while for a containerd that may be about to come back, from
+// a crash or an upgrade.
+func (h *host) returns(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, cleanupBound/3)
+	defer cancel()
+	serving, err := h.cl.IsServing(ctx)
+	return err == nil && serving
 }
 
 // ingest stores each blob of the archive under the digest that its name

@@ -100,7 +100,7 @@ func (h *host) newBox(req Request) (*box, error) {
 	}
 	b := &box{
 		id: "sb-" + h.cfg.Instance + "-" + hex.EncodeToString(raw), log: h.cfg.Logger,
-		limits: req.Spec.Limits, gvisor: req.Spec.Isolation == sandbox.GVisor, ctx: h.ctx, serving: h.cl.IsServing, done: make(chan struct{}),
+		limits: req.Spec.Limits, gvisor: req.Spec.Isolation == sandbox.GVisor, ctx: h.ctx, returns: h.returns, done: make(chan struct{}),
 	}
 	b.group = cgroupPath(h.cfg.Instance, b.id)
 	return b, h.begin(b.id)
