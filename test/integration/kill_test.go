@@ -149,13 +149,16 @@ type killRound struct {
 // into its calls, whose first takes
 // the tier's usual time to be answered. Victims and tiers take turns.
 func newKillRound(i int, rng *rand.Rand, usual map[string]time.Duration) killRound {
-	k := killRound{victim: []string{"run", "serve", "engine"}[i%3], tier: containerTiers[(i%3+i/3)%2], handOver: i%12 < 3}
-	span := 2 * usual[k.tier]
+	k := killRound{
+		victim: []string{"run", "serve", "engine", "containerd"}[i%4], tier: containerTiers[(i%4+i/4)%2],
+		handOver: i%12 < 4,
+	}
+	span := 3 * usual[k.tier]
 	if k.handOver {
 		span = 12 * time.Second
 	}
 	k.after = time.Duration(rng.Int64N(int64(span)))
-	if k.command = k.victim; k.victim == "engine" {
+	if k.command = k.victim; i%4 > 1 {
 		k.command = []string{"run", "serve"}[rng.IntN(2)]
 	}
 	return k
@@ -171,17 +174,25 @@ func (k killRound) run(t *testing.T, e *engine) {
 	case <-u.done:
 		t.Errorf("it ended before it was killed:\n%s\n%s", u.stderr, ending(e.log.String()))
 	}
-	if k.victim != "engine" {
+	switch k.victim {
+	case "run", "serve":
 		u.kill()
-	} else {
+	case "engine":
 		e.kill()
-		// A run has nothing left to do; serve waits for another engine.
-		if k.command == "run" {
-			if got := u.status(t, time.Minute); got != 1 {
+	case "containerd":
+		e.killContainerd(t)
+	}
+	if k.victim == "engine" || k.victim == "containerd" {
+		// A run that had a sandbox, or was about to, has nothing left to do;
+		// serve waits for a new one. One that waits for an image may outlive it.
+		if k.command == "run" && k.victim == "engine" {
+			if got := u.status(t, time.Minute); got != failure {
 				t.Errorf("without its engine it ended with status %d:\n%s", got, u.stderr)
 			}
 		}
-		e.start()
+		if k.victim == "engine" {
+			e.start()
+		}
 		_ = u.cmd.Process.Signal(syscall.SIGTERM)
 		u.status(t, time.Minute)
 	}
@@ -193,7 +204,34 @@ func (k killRound) run(t *testing.T, e *engine) {
 	}
 }
 
-// TestKill ends the program or the engine as a crash would, at random moments.
+// killContainerd ends the engine's own containerd as a crash would, and waits
+// until another one answers.
+func (e *engine) killContainerd(t *testing.T) {
+	t.Helper()
+	pid := e.containerdPID()
+	if pid == 0 {
+		t.Fatal("the engine has no containerd")
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if t.Failed() {
+			t.Logf("killed %d, now %d; the engine says:\n%s", pid, e.containerdPID(), ending(e.log.String()))
+		}
+	}()
+	until(t, "there is another containerd", time.Minute, func() bool {
+		if now := e.containerdPID(); now == 0 || now == pid {
+			return false
+		}
+		cl, ctx, done := e.containerd()
+		defer done()
+		serving, err := cl.IsServing(ctx)
+		return err == nil && serving
+	})
+}
+
+// TestKill ends the program, the engine or its containerd as a crash would, at random moments.
 // What they had is gone soon after, or once the engine has started again, and
 // the engine serves on. At last the engine ends for want of work, and nothing
 // at all is left.
@@ -204,7 +242,7 @@ func TestKill(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	rounds, soak := 6, os.Getenv("SANDBOXD_SOAK") != ""
+	rounds, soak := 8, os.Getenv("SANDBOXD_SOAK") != ""
 	if soak {
 		rounds = 50
 	}
@@ -223,7 +261,7 @@ func TestKill(t *testing.T) {
 		}) {
 			return // its remains would show up in all that follow
 		}
-		if i == 2 {
+		if i == 3 {
 			e.serves(t, "container") // takes the image in
 			for _, tier := range containerTiers {
 				usual[tier] = e.serves(t, tier)

@@ -153,12 +153,7 @@ func (e *engine) processes(alive bool) []string {
 	}
 	self, daemon := 0, 0
 	if alive {
-		self = e.cmd.Process.Pid
-		for pid, p := range all {
-			if p.parent == self && strings.Contains(p.command, "/containerd --config ") {
-				daemon = pid
-			}
-		}
+		self, daemon = e.cmd.Process.Pid, e.containerdPID()
 	}
 	var out []string
 	for pid, p := range all {
@@ -171,6 +166,20 @@ func (e *engine) processes(alive bool) []string {
 		}
 	}
 	return out
+}
+
+// containerdPID is the number of the engine's containerd, or 0.
+func (e *engine) containerdPID() int {
+	for _, dir := range e.glob("/proc/[0-9]*") {
+		line, err := os.ReadFile(dir + "/cmdline")
+		if err != nil || !bytes.Contains(line, []byte("/containerd\x00--config\x00"+e.dir+"/")) {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(dir)); err == nil {
+			return pid
+		}
+	}
+	return 0
 }
 
 // namespaceDescriptors are the engine's own that hold a namespace alive.
