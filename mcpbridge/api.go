@@ -1,6 +1,7 @@
 package mcpbridge
 
 import (
+	_ "embed" // the description of this API
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 // Handler serves everything that the registry offers over HTTP:
 //
 //	GET  /healthz
+//	GET  /api/v1/openapi.json
 //	GET  /api/v1/automation/connectors
 //	GET  /api/v1/automation/connectors/{name}
 //	POST /api/v1/automation/connectors/{name}/actions/{key}
@@ -28,21 +30,41 @@ import (
 // Requests are checked for Host and Origin and by Config.Authorize first.
 func (r *Registry) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", r.health)
-	mux.HandleFunc("GET /api/v1/automation/connectors", r.listConnectors)
-	mux.HandleFunc("GET /api/v1/automation/connectors/{name}", r.getConnector)
-	mux.HandleFunc("POST /api/v1/automation/connectors/{name}/actions/{key}", r.invoke)
-	mux.HandleFunc("GET /api/v1/servers", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, http.StatusOK, r.Status())
-	})
-	mux.HandleFunc("GET /api/v1/events", r.streamEvents)
-	mux.Handle("/mcp", r.aggregate)
-	mux.HandleFunc("/mcp/{server}", r.serveRaw)
-	mux.HandleFunc("/mcp/{server}/mcp", r.serveRaw)
+	for _, route := range r.routes() {
+		mux.HandleFunc(route.pattern, route.serve)
+	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		writeError(w, errf(CodeNoPath, "no such path"))
 	})
 	return r.guard(mux)
+}
+
+// openAPI describes the routes; a test holds it against what they answer.
+//
+//go:embed openapi.json
+var openAPI []byte
+
+type route struct {
+	pattern string
+	serve   http.HandlerFunc
+}
+
+func (r *Registry) routes() []route {
+	return []route{
+		{"GET /healthz", r.health},
+		{"GET /api/v1/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write(openAPI) // the client may be gone
+		}},
+		{"GET /api/v1/automation/connectors", r.listConnectors},
+		{"GET /api/v1/automation/connectors/{name}", r.getConnector},
+		{"POST /api/v1/automation/connectors/{name}/actions/{key}", r.invoke},
+		{"GET /api/v1/servers", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, r.Status()) }},
+		{"GET /api/v1/events", r.streamEvents},
+		{"/mcp", r.aggregate.ServeHTTP},
+		{"/mcp/{server}", r.serveRaw},
+		{"/mcp/{server}/mcp", r.serveRaw},
+	}
 }
 
 func (r *Registry) serveRaw(w http.ResponseWriter, req *http.Request) {

@@ -148,6 +148,7 @@ func (e *entry) run(ctx context.Context) {
 	idle := e.cached(ctx)
 	for crashes := 0; ctx.Err() == nil; {
 		if idle {
+			e.set(StateIdle, errIdle())
 			ended(nil)
 			if !e.sleep(ctx) {
 				return

@@ -150,7 +150,6 @@ func errIdle() *Error { return errf(CodeServerDown, "the server is idle: a call 
 
 // sleep waits until somebody wants the server. It is false when ctx ended.
 func (e *entry) sleep(ctx context.Context) bool {
-	e.set(StateIdle, errIdle())
 	select {
 	case <-ctx.Done():
 		return false
