@@ -193,7 +193,7 @@ func TestStopLeavesNothing(t *testing.T) {
 		warm(t, h)
 		before := trace(t, h)
 		for _, how := range []string{"running", "ended", "stubborn", "twice", "cancelled"} {
-			req := request()
+			req := request("cat")
 			if how == "stubborn" {
 				req = request("stubborn")
 			}
@@ -203,6 +203,16 @@ func TestStopLeavesNothing(t *testing.T) {
 			b, f, err := h.Start(ctx, req)
 			if err != nil {
 				t.Fatal(err)
+			}
+			// A program that is signalled before its runtime is up may end in
+			// ways of its own.
+			if how != "stubborn" {
+				if _, err := f.Stdin.WriteString("ready\n"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := io.ReadFull(f.Stdout, make([]byte, len("ready\n"))); err != nil {
+				t.Fatalf("%s: %v", how, err)
 			}
 			switch how {
 			case "ended":
