@@ -8,16 +8,22 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 )
 
-// rounds is how often the long tests go round.
+// rounds is how often the long tests go round: a SANDBOXD_SOAK over 1 says it
+// itself, any other the test's own long count.
 func rounds(short, long int) int {
-	if os.Getenv("SANDBOXD_SOAK") != "" {
-		return long
+	soak := os.Getenv("SANDBOXD_SOAK")
+	if soak == "" {
+		return short
 	}
-	return short
+	if n, err := strconv.Atoi(soak); err == nil && n > 1 {
+		return n
+	}
+	return long
 }
 
 // TestSoakRounds starts and stops boxes of both tiers, in every way, until
