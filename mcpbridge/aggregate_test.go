@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/mcpbridge/internal/fake"
 	"github.com/sandboxd/sandboxd/mcpbridge/relay"
+	"github.com/sandboxd/sandboxd/mcpbridge/remote"
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
@@ -26,6 +28,14 @@ func (writeCloser) Close() error { return nil }
 
 // sdkServer is a server of go-sdk's with every feature, as a guest.
 func sdkServer(in io.Reader, out, _ io.Writer) sandbox.Exit {
+	err := newSDKServer().Run(context.Background(), &mcp.IOTransport{Reader: io.NopCloser(in), Writer: writeCloser{out}})
+	if err != nil && !errors.Is(err, io.EOF) {
+		return sandbox.Exit{Cause: sandbox.Exited, Code: 1, Detail: err.Error()}
+	}
+	return sandbox.Exit{Cause: sandbox.Exited}
+}
+
+func newSDKServer() *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: "full", Version: "1"}, &mcp.ServerOptions{
 		CompletionHandler: func(_ context.Context, r *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
 			return &mcp.CompleteResult{Completion: mcp.CompletionResultDetails{Values: []string{r.Params.Ref.Name + r.Params.Ref.URI + "!" + r.Params.Argument.Value}}}, nil
@@ -87,11 +97,7 @@ func sdkServer(in io.Reader, out, _ io.Writer) sandbox.Exit {
 		}
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}, nil
 	})
-	err := s.Run(context.Background(), &mcp.IOTransport{Reader: io.NopCloser(in), Writer: writeCloser{out}})
-	if err != nil && !errors.Is(err, io.EOF) {
-		return sandbox.Exit{Cause: sandbox.Exited, Code: 1, Detail: err.Error()}
-	}
-	return sandbox.Exit{Cause: sandbox.Exited}
+	return s
 }
 
 func sdkStart(context.Context) (sandbox.Sandbox, error) { return fake.Start(sdkServer), nil }
@@ -121,14 +127,32 @@ func toolText(t testing.TB, res *mcp.CallToolResult, err error) string {
 
 func TestAggregateEveryFeature(t *testing.T) {
 	for _, sharing := range []Sharing{"", SharingSession, SharingTenant} {
-		t.Run(string(sharing), func(t *testing.T) { everyFeature(t, sharing) })
+		t.Run(string(sharing), func(t *testing.T) { everyFeature(t, sdkStart, sharing) })
 	}
 }
 
-func everyFeature(t *testing.T, sharing Sharing) {
+// The same of servers on the network, over both transports.
+func TestAggregateEveryFeatureOfRemoteServers(t *testing.T) {
+	get := func(*http.Request) *mcp.Server { return newSDKServer() }
+	for name, h := range map[string]http.Handler{"http": mcp.NewStreamableHTTPHandler(get, nil), "sse": mcp.NewSSEHandler(get, nil)} {
+		t.Run(name, func(t *testing.T) {
+			srv := httptest.NewServer(h)
+			t.Cleanup(func() { srv.CloseClientConnections(); srv.Close() }) // after the registry, which says goodbye
+			everyFeature(t, func(ctx context.Context) (sandbox.Sandbox, error) {
+				s, err := remote.Start(ctx, remote.Config{URL: srv.URL, SSE: name == "sse", Client: &http.Client{Transport: &http.Transport{}}})
+				if err != nil {
+					return nil, err
+				}
+				return s, nil
+			}, SharingSession)
+		})
+	}
+}
+
+func everyFeature(t *testing.T, start func(context.Context) (sandbox.Sandbox, error), sharing Sharing) {
 	r := newRegistry(t, Config{},
-		Server{Name: "my one", Start: sdkStart, Required: true, Sharing: sharing},
-		Server{Name: "two", Start: sdkStart, Required: true, Sharing: sharing})
+		Server{Name: "my one", Start: start, Required: true, Sharing: sharing},
+		Server{Name: "two", Start: start, Required: true, Sharing: sharing})
 	logs, updates := make(chan *mcp.LoggingMessageParams, 8), make(chan string, 8)
 	resources, prompts := make(chan struct{}, 8), make(chan struct{}, 8)
 	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{

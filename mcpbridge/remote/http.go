@@ -1,0 +1,332 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/sandboxd/sandboxd/mcpbridge/relay"
+)
+
+const (
+	sessionHeader = "Mcp-Session-Id"
+	versionHeader = "Mcp-Protocol-Version"
+	metaVersion   = "io.modelcontextprotocol/protocolVersion"
+)
+
+// newRequest makes a request with the configured headers and the session's.
+func (s *Server) newRequest(ctx context.Context, method string, body []byte) (*http.Request, error) {
+	s.mu.Lock()
+	endpoint, session, version := s.endpoint, s.session, s.version
+	s.mu.Unlock()
+	req, err := http.NewRequestWithContext(ctx, method, endpoint, bytes.NewReader(body))
+	if err != nil {
+		return nil, errors.New("the url cannot be used")
+	}
+	for k, vs := range s.cfg.Header {
+		req.Header[http.CanonicalHeaderKey(k)] = vs
+	}
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	if method == http.MethodGet {
+		req.Header.Set("Accept", "text/event-stream")
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if session != "" {
+		req.Header.Set(sessionHeader, session)
+	}
+	if version != "" {
+		req.Header.Set(versionHeader, version)
+	}
+	return req, nil
+}
+
+// describe sets the headers that the stateless revision wants repeated from
+// the body (2026-07-28, Transports).
+func describe(req *http.Request, m relay.Message, line []byte) {
+	params := m.Params.Of(line)
+	meta, ok := relay.Member(params, "_meta")
+	if !ok {
+		return
+	}
+	span, ok := relay.Member(meta.Of(params), metaVersion)
+	var version string
+	if !ok || json.Unmarshal(span.Of(meta.Of(params)), &version) != nil || !headerSafe(version) {
+		return
+	}
+	req.Header.Set(versionHeader, version)
+	req.Header.Set("Mcp-Method", headerValue(m.Method))
+	member, ok := map[string]string{"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}[m.Method]
+	if !ok {
+		return
+	}
+	var name string
+	if at, ok := relay.Member(params, member); ok && json.Unmarshal(at.Of(params), &name) == nil {
+		req.Header.Set("Mcp-Name", headerValue(name))
+	}
+}
+
+func headerSafe(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' }) && strings.TrimSpace(s) == s
+}
+
+func headerValue(s string) string {
+	if headerSafe(s) && !strings.HasPrefix(s, "=?base64?") {
+		return s
+	}
+	return "=?base64?" + base64.StdEncoding.EncodeToString([]byte(s)) + "?="
+}
+
+// send posts what has no answer.
+func (s *Server) send(m relay.Message, line []byte) {
+	ctx, cancel := context.WithTimeout(s.ctx, notifyWait)
+	defer cancel()
+	req, err := s.newRequest(ctx, http.MethodPost, line)
+	if err != nil {
+		s.log(err.Error())
+		return
+	}
+	describe(req, m, line)
+	res, err := s.cfg.Client.Do(req)
+	if err != nil {
+		if s.ctx.Err() == nil {
+			s.log("a message could not be sent: " + plain(err))
+		}
+		return
+	}
+	defer res.Body.Close() //nolint:errcheck // only read from
+	if res.StatusCode >= 300 {
+		s.log("a message was answered " + res.Status)
+	}
+	if m.Method == "notifications/initialized" && !s.cfg.SSE {
+		s.wg.Go(s.listen)
+	}
+}
+
+// request posts one request and sees to it that it is answered.
+func (s *Server) request(ctx context.Context, m relay.Message, line []byte) {
+	id := m.ID.Of(line)
+	req, err := s.newRequest(ctx, http.MethodPost, line)
+	if err != nil {
+		s.fail(id, err.Error())
+		return
+	}
+	describe(req, m, line)
+	res, err := s.cfg.Client.Do(req)
+	if err != nil {
+		if ctx.Err() == nil {
+			s.fail(id, "the server could not be reached: "+plain(err))
+		}
+		return
+	}
+	defer res.Body.Close() //nolint:errcheck // only read from
+	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	switch {
+	case s.cfg.SSE && res.StatusCode < 300:
+		return // its answer comes with the stream
+	case res.StatusCode == http.StatusNotFound && req.Header.Get(sessionHeader) != "":
+		s.fail(id, "the server has ended the session")
+		s.cancel(errors.New("the server has ended the session"))
+	case kind == "application/json":
+		s.answer(m, id, res)
+	case res.StatusCode == http.StatusOK && kind == "text/event-stream":
+		s.adopt(m, res)
+		if !s.follow(ctx, m, id, res.Body) && ctx.Err() == nil {
+			s.fail(id, "the server's stream ended without an answer")
+		}
+	case res.StatusCode == http.StatusUnauthorized || res.StatusCode == http.StatusForbidden:
+		s.fail(id, "the server answered "+res.Status+": it wants other credentials in headers")
+	default:
+		s.fail(id, fmt.Sprintf("the server answered %s, which is no answer to a request", relay.Cut([]byte(res.Status), 80)))
+	}
+}
+
+// answer passes on a JSON body, if it is the request's answer.
+func (s *Server) answer(m relay.Message, id []byte, res *http.Response) {
+	body, err := io.ReadAll(io.LimitReader(res.Body, int64(s.cfg.MaxMessage)+1))
+	switch {
+	case err != nil:
+		s.fail(id, "the server's answer was cut off")
+		return
+	case len(body) > s.cfg.MaxMessage:
+		s.fail(id, fmt.Sprintf("the server's answer is over %d bytes", s.cfg.MaxMessage))
+		return
+	}
+	s.adopt(m, res)
+	if answers(body, id) {
+		s.learn(m, body)
+		s.emit(body)
+		return
+	}
+	if rm, err := relay.Peek(body); err == nil && rm.Kind == relay.Batch {
+		for _, el := range relay.Elements(body) {
+			if answers(el, id) {
+				s.emit(bytes.Clone(body))
+				return
+			}
+		}
+	}
+	s.fail(id, fmt.Sprintf("the server answered %s with something else than an answer", relay.Cut([]byte(res.Status), 80)))
+}
+
+// answers says whether a message is the response to an id. An error without an
+// id, as servers send for what they refuse, is none.
+func answers(raw, id []byte) bool {
+	m, err := relay.Peek(raw)
+	if err != nil || m.Kind != relay.Response {
+		return false
+	}
+	got, ok := relay.IDKey(m.ID.Of(raw))
+	want, _ := relay.IDKey(id)
+	return ok && got == want
+}
+
+// adopt keeps the session's id from the answer to initialize.
+func (s *Server) adopt(m relay.Message, res *http.Response) {
+	if m.Method != "initialize" || res.StatusCode != http.StatusOK {
+		return
+	}
+	if id := res.Header.Get(sessionHeader); len(id) <= 1024 && headerSafe(id) {
+		s.mu.Lock()
+		s.session = id
+		s.mu.Unlock()
+	}
+}
+
+// learn keeps the version that was negotiated.
+func (s *Server) learn(m relay.Message, raw []byte) {
+	if m.Method != "initialize" {
+		return
+	}
+	var res struct {
+		Result struct {
+			ProtocolVersion string `json:"protocolVersion"`
+		} `json:"result"`
+	}
+	if json.Unmarshal(raw, &res) == nil && len(res.Result.ProtocolVersion) <= 32 && headerSafe(res.Result.ProtocolVersion) {
+		s.mu.Lock()
+		s.version = res.Result.ProtocolVersion
+		s.mu.Unlock()
+	}
+}
+
+// follow passes on a request's stream until its answer, resuming it where the
+// server allows that. It says whether the answer came.
+func (s *Server) follow(ctx context.Context, m relay.Message, id []byte, body io.Reader) bool {
+	ev := newEvents(body, s.cfg.MaxMessage)
+	for range maxResumes {
+		for {
+			data, err := ev.next()
+			if err != nil {
+				if errors.Is(err, errEventSize) {
+					s.fail(id, err.Error())
+					return true
+				}
+				break
+			}
+			last := answers(data, id)
+			if last {
+				s.learn(m, data)
+			}
+			s.emit(data)
+			if last {
+				return true
+			}
+		}
+		if ev.lastID == "" || !s.wait(ctx, ev.retry) {
+			return false
+		}
+		res := s.get(ctx, ev.lastID)
+		if res == nil {
+			return false
+		}
+		defer res.Body.Close() //nolint:errcheck // only read from, a few at most
+		ev = ev.resume(res.Body)
+	}
+	return false
+}
+
+func (s *Server) wait(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(min(max(d, minRetry), maxRetry))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// get opens a stream, or returns nil.
+func (s *Server) get(ctx context.Context, lastID string) *http.Response {
+	req, err := s.newRequest(ctx, http.MethodGet, nil)
+	if err != nil {
+		return nil
+	}
+	if lastID != "" {
+		req.Header.Set("Last-Event-ID", lastID)
+	}
+	res, err := s.cfg.Client.Do(req)
+	if err != nil {
+		return nil
+	}
+	if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); res.StatusCode != http.StatusOK || kind != "text/event-stream" {
+		_ = res.Body.Close()
+		return nil
+	}
+	return res
+}
+
+// listen keeps the stream open on which a server speaks unasked. A server may
+// have none.
+func (s *Server) listen() {
+	lastID, retry, failures := "", minRetry, 0
+	for s.ctx.Err() == nil && failures < 3 {
+		res := s.get(s.ctx, lastID)
+		if res == nil {
+			if lastID == "" && failures == 0 {
+				return // it has none
+			}
+			failures++
+		} else {
+			failures = 0
+			ev := newEvents(res.Body, s.cfg.MaxMessage)
+			for data, err := ev.next(); err == nil; data, err = ev.next() {
+				s.emit(data)
+			}
+			_ = res.Body.Close()
+			lastID, retry = ev.lastID, max(ev.retry, time.Second)
+		}
+		if !s.wait(s.ctx, retry<<failures) {
+			return
+		}
+	}
+}
+
+// endSession tells the server that the session is over, if it can hear it.
+func (s *Server) endSession() {
+	s.mu.Lock()
+	session := s.session
+	s.mu.Unlock()
+	if session == "" || s.cfg.SSE {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), endWait)
+	defer cancel()
+	req, err := s.newRequest(ctx, http.MethodDelete, nil)
+	if err != nil {
+		return
+	}
+	if res, err := s.cfg.Client.Do(req); err == nil {
+		_ = res.Body.Close()
+	}
+}
