@@ -83,7 +83,8 @@ func (e *Egress) stillAllowed(p *Policy, a *attempt) bool {
 	return m.Allow && (a.proto == "" || m.permits(a.proto, a.target))
 }
 
-// Close ends all connections and makes every later call fail. Idempotent.
+// Close ends all connections, waits for the relays of guests' own ones and
+// makes every later call fail. Idempotent.
 func (e *Egress) Close() error {
 	e.mu.Lock()
 	e.closed = true
@@ -102,6 +103,7 @@ func (e *Egress) Close() error {
 	if idle != nil {
 		idle()
 	}
+	e.sessions.Wait()
 	e.gw.pipes.close()
 	e.flushRefusals()
 	return nil
