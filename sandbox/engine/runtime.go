@@ -135,6 +135,10 @@ func literals(g sandbox.Gateway) ([]container.Opening, error) {
 		}
 		list = append(list, container.Opening{Prefix: prefix.Masked(), Ports: ports})
 	}
+	if len(list) > maxOpenings {
+		return nil, fmt.Errorf("%w: the policy opens %d separate networks without a look-up, over %d: write fewer or wider deny ranges under mode public",
+			sandbox.ErrInvalid, len(list), maxOpenings)
+	}
 	return list, checkOpenings(list, true)
 }
 

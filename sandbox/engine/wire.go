@@ -17,8 +17,8 @@ const (
 	maxEnv          = 1024
 	maxArgEnvBytes  = 96 << 10 // of Args and Env together
 	maxMounts       = 32
-	maxOpenings     = 512 // in one message
-	maxPorts        = 256 // in one opening
+	maxOpenings     = 2048 // in one message: a policy of mode public takes hundreds
+	maxPorts        = 256  // in one opening
 	maxPath         = 4096
 	maxName         = 128
 	maxText         = 1024 // of an error or an exit's detail

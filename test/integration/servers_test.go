@@ -18,15 +18,17 @@ type realServer struct {
 	pkg   string
 	args  []string
 	mount bool
-	tool  string
-	input map[string]any
-	want  string
+	// policy is a preset; its networks all have to get into the gateway.
+	policy string
+	tool   string
+	input  map[string]any
+	want   string
 }
 
 var realServers = []realServer{
 	{pkg: "@modelcontextprotocol/server-everything", tool: "echo", input: map[string]any{"message": "hello from the test"}, want: "hello from the test"},
 	{pkg: "@modelcontextprotocol/server-filesystem", args: []string{"/data"}, mount: true, tool: "read_text_file", input: map[string]any{"path": "/data/note.txt"}, want: "a note of the host's"},
-	{pkg: "@modelcontextprotocol/server-memory", tool: "read_graph", input: map[string]any{}, want: "entities"},
+	{pkg: "@modelcontextprotocol/server-memory", policy: "public-web", tool: "read_graph", input: map[string]any{}, want: "entities"},
 }
 
 func (s realServer) command() []string {
@@ -47,6 +49,9 @@ func TestServersThroughRun(t *testing.T) {
 				args := []string{"run", "--isolation", tier}
 				if s.mount {
 					args = append(args, "--mount", noteFolder(t, home)+":/data")
+				}
+				if s.policy != "" {
+					args = append(args, "--policy", s.policy)
 				}
 				args = append(append(args, "--"), s.command()...)
 				ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)

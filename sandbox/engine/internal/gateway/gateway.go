@@ -16,8 +16,9 @@ import (
 )
 
 const (
-	// maxConns bounds one sandbox's connections; more are reset.
-	maxConns = 512
+	// maxConns bounds one sandbox's connections; more are reset. The policy's
+	// own limit, whose refusals are recorded, is meant to be met first.
+	maxConns = 4096
 	// maxLookups bounds one sandbox's look-ups under way. More datagrams are
 	// dropped, as a busy resolver would.
 	maxLookups = 64
