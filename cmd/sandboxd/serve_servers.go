@@ -20,23 +20,38 @@ const startTimeout = 3 * time.Minute
 func bridgeServers(l *launcher, registry *mcpbridge.Registry, cfg *config.Config) ([]mcpbridge.Server, error) {
 	var out []mcpbridge.Server
 	for _, s := range cfg.Servers {
-		if s.Transport != config.Stdio {
-			return nil, usagef("server %s: transport %s is not served yet: only stdio servers are", s.ID, s.Transport)
+		switch s.Transport {
+		case config.Stdio:
+		case config.HTTP, config.SSE:
+			remote, err := remoteServer(l, registry, cfg.Tenant, s)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, remote)
+			continue
+		default:
+			return nil, usagef("server %s: transport %s is not served yet: use http if the server speaks it", s.ID, s.Transport)
 		}
 		srv := stdioServer(cfg.Tenant, s)
 		srv.inFlight = func() []string { return registry.InFlight(s.ID) }
 		start := &starter{l: l, srv: srv}
-		out = append(out, mcpbridge.Server{
-			Name: s.ID, Label: s.Label, Required: s.Required, StartTimeout: startTimeout,
-			Prepare: start.prepareOnly, Start: start.start, CacheKey: start.cacheKey,
-			Autostart: s.Autostart, IdleStop: s.IdleStop,
-			ToolsAllowlist: both(s.ToolsAllowlist, s.Policy.Tools.Allow),
-			Include:        both(s.Include, s.Policy.Tools.Include),
-			Renames:        s.Renames, Descriptions: s.Descriptions,
-			Pin: mcpbridge.PinMode(s.Pin), Sharing: mcpbridge.Sharing(s.Sharing),
-		})
+		b := bridgeServer(s)
+		b.Prepare, b.Start, b.CacheKey = start.prepareOnly, start.start, start.cacheKey
+		b.ToolsAllowlist = both(s.ToolsAllowlist, s.Policy.Tools.Allow)
+		b.Include = both(s.Include, s.Policy.Tools.Include)
+		out = append(out, b)
 	}
 	return out, nil
+}
+
+// bridgeServer is what servers of all transports have in common.
+func bridgeServer(s config.Server) mcpbridge.Server {
+	return mcpbridge.Server{
+		Name: s.ID, Label: s.Label, Required: s.Required, StartTimeout: startTimeout,
+		Autostart: s.Autostart, IdleStop: s.IdleStop,
+		Renames: s.Renames, Descriptions: s.Descriptions,
+		Pin: mcpbridge.PinMode(s.Pin), Sharing: mcpbridge.Sharing(s.Sharing),
+	}
 }
 
 func stdioServer(tenant string, s config.Server) server {
