@@ -102,7 +102,7 @@ func (e *engine) serves(t *testing.T, tier string) time.Duration {
 	t.Helper()
 	began := time.Now()
 	u := startUser(t, e, "run", tier)
-	until(t, "a new run answers", 2*time.Minute, func() bool {
+	until(t, "a new run answers", 4*time.Minute, func() bool {
 		select {
 		case <-u.done:
 			t.Fatalf("a new run ended:\n%s\n%s", u.stderr, ending(e.log.String()))

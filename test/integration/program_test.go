@@ -58,7 +58,7 @@ func startProgram(t testing.TB, home string, env []string, args ...string) *runn
 // says waits until the program has written the text to stderr.
 func (r *running) says(t testing.TB, text string) {
 	t.Helper()
-	until(t, "the program says "+text, time.Minute, func() bool {
+	until(t, "the program says "+text, 3*time.Minute, func() bool {
 		select {
 		case <-r.done:
 			if !strings.Contains(r.stderr.String(), text) {

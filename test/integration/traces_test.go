@@ -54,7 +54,7 @@ func (e *engine) traces() traces {
 	}
 	for line := range strings.Lines(string(mounts)) {
 		// An empty namespace that gVisor mounts once goes with the engine.
-		if e.ours(line) && !(alive && strings.Contains(line, "/null-netns ")) {
+		if e.ours(line) && (!alive || !strings.Contains(line, "/null-netns ")) {
 			tr.add("mounts", strings.TrimSpace(line))
 		}
 	}
