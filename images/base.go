@@ -34,8 +34,10 @@ type layerRecord struct {
 
 // base returns the layer of the base root file system: the one remembered, or
 // a new one if there is none, if fresh is set, or if pins ask for another.
+// Packages that the configuration adds are no part of it, so that all images
+// share it.
 func (b *Builder) base(ctx context.Context, pins []Deb, fresh bool) (layerRecord, error) {
-	name := "base-" + shortHash(strings.Join(b.cfg.ExtraPackages, " "), platform(), "")
+	name := "base-" + shortHash("", platform(), "")
 	if pins != nil {
 		// Most locks are of the base that is here already.
 		var have layerRecord
@@ -44,20 +46,30 @@ func (b *Builder) base(ctx context.Context, pins []Deb, fresh bool) (layerRecord
 		}
 		name = "base-" + shortHash(platform(), debsKey(pins))
 	}
+	set := debSet{step: "base", what: "the base system", names: basePackages, pins: pins}
 	return b.st.shared(ctx, name, fresh, func(w *work) (layerRecord, error) {
-		return b.buildBase(ctx, w, pins, fresh)
+		return b.buildDebs(ctx, w, set, fresh, newRootfs(), func(r *rootfs) error { return r.complete() })
 	})
 }
 
-func (b *Builder) buildBase(ctx context.Context, w *work, pins []Deb, fresh bool) (layerRecord, error) {
-	done := b.step("base", "fetching the base system from the distribution")
-	debs, fetched, err := b.fetchDebs(ctx, w, pins, fresh)
+// debSet says which distribution packages make up a layer.
+type debSet struct {
+	step, what string // for whoever waits
+	names      []string
+	closure    bool  // names stand for all that they depend on, too
+	pins       []Deb // these and no others, where not nil
+}
+
+// buildDebs makes a layer of packages that are merged into root. finish is
+// told when all are.
+func (b *Builder) buildDebs(ctx context.Context, w *work, set debSet, fresh bool, root *rootfs, finish func(*rootfs) error) (layerRecord, error) {
+	done := b.step(set.step, "fetching "+set.what+" from the distribution")
+	debs, fetched, err := b.fetchDebs(ctx, w, set, fresh)
 	if err != nil {
 		return layerRecord{}, err
 	}
 	done(fetched)
-	done = b.step("base", "packing the base system")
-	root := newRootfs()
+	done = b.step(set.step, "packing "+set.what)
 	rec := layerRecord{}
 	for _, file := range debs {
 		deb, err := root.unpack(ctx, file, b.cfg.Environ, w.lock)
@@ -67,10 +79,10 @@ func (b *Builder) buildBase(ctx context.Context, w *work, pins []Deb, fresh bool
 		rec.Debs = append(rec.Debs, deb)
 	}
 	slices.SortFunc(rec.Debs, func(x, y Deb) int { return strings.Compare(x.Name, y.Name) })
-	if pins != nil && !slices.Equal(pins, rec.Debs) {
+	if set.pins != nil && !slices.Equal(set.pins, rec.Debs) {
 		return layerRecord{}, fail(ErrRefused, "the distribution's packages are not the locked ones", "update the lock")
 	}
-	if err := root.complete(); err != nil {
+	if err := finish(root); err != nil {
 		return layerRecord{}, err
 	}
 	file := filepath.Join(w.dir, "layer")
@@ -84,7 +96,7 @@ func (b *Builder) buildBase(ctx context.Context, w *work, pins []Deb, fresh bool
 
 // fetchDebs tries the package lists that the host has, and fetches fresh ones
 // if those are missing or too old to download by.
-func (b *Builder) fetchDebs(ctx context.Context, w *work, pins []Deb, fresh bool) ([]string, int64, error) {
+func (b *Builder) fetchDebs(ctx context.Context, w *work, set debSet, fresh bool) ([]string, int64, error) {
 	var err error
 	for _, update := range []bool{false, true} {
 		if fresh && !update {
@@ -95,10 +107,10 @@ func (b *Builder) fetchDebs(ctx context.Context, w *work, pins []Deb, fresh bool
 			return nil, 0, err
 		}
 		if update {
-			b.report(Step{Name: "base", Detail: "fetching the distribution's package lists"})
+			b.report(Step{Name: set.step, Detail: "fetching the distribution's package lists"})
 		}
 		var files []string
-		if files, err = b.tryDebs(ctx, dir, w.lock, pins, update); err == nil {
+		if files, err = b.tryDebs(ctx, dir, w.lock, set, update); err == nil {
 			var n int64
 			for _, f := range files {
 				if info, err := os.Stat(f); err == nil {
@@ -115,29 +127,31 @@ func (b *Builder) fetchDebs(ctx context.Context, w *work, pins []Deb, fresh bool
 	return nil, 0, err
 }
 
-func (b *Builder) tryDebs(ctx context.Context, dir string, hold *os.File, pins []Deb, update bool) ([]string, error) {
+func (b *Builder) tryDebs(ctx context.Context, dir string, hold *os.File, set debSet, update bool) ([]string, error) {
 	a, err := newApt(ctx, dir, b.cfg.Environ, hold, update)
 	if err != nil {
 		return nil, err
 	}
 	var specs []string
-	for _, p := range pins {
-		specs = append(specs, p.Name+"="+p.Version)
-	}
-	if pins == nil {
-		specs = slices.Clone(basePackages)
-		if len(b.cfg.ExtraPackages) > 0 {
-			more, err := a.closure(ctx, b.cfg.ExtraPackages)
-			if err != nil {
-				return nil, err
-			}
-			for _, m := range more {
-				name, _, _ := strings.Cut(m, "=")
-				if !slices.Contains(basePackages, name) {
-					specs = append(specs, m)
-				}
-			}
+	switch {
+	case set.pins != nil:
+		for _, p := range set.pins {
+			specs = append(specs, p.Name+"="+p.Version)
 		}
+	case set.closure:
+		more, err := a.closure(ctx, set.names)
+		if err != nil {
+			return nil, err
+		}
+		specs = slices.DeleteFunc(more, func(spec string) bool {
+			name, _, _ := strings.Cut(spec, "=")
+			return isBase(name)
+		})
+	default:
+		specs = slices.Clone(set.names)
+	}
+	if len(specs) == 0 {
+		return nil, nil
 	}
 	files, err := a.download(ctx, specs)
 	if err == nil && len(files) != len(specs) {

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 	"time"
 
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
@@ -80,12 +82,33 @@ func (b *Builder) build(ctx context.Context, ref Ref, lock *Lock, force bool) (I
 // parts are what an image is made of.
 type parts struct {
 	base, node layerRecord
+	extras     *layerRecord // nil for none
 	layer      blob
 	tree       npmTree
 	entry      []string
 }
 
-// buildNew makes the three layers side by side, since each waits for another
+// layers are the image's, lowest first. What most images share is below what
+// few do, so that an unpacked layer serves them all.
+func (p *parts) layers() []blob {
+	out := []blob{p.base.Layer, p.node.Layer}
+	if p.extras != nil {
+		out = append(out, p.extras.Layer)
+	}
+	return append(out, p.layer)
+}
+
+// debs are the distribution packages of all layers, by name.
+func (p *parts) debs() []Deb {
+	out := slices.Clone(p.base.Debs)
+	if p.extras != nil {
+		out = append(out, p.extras.Debs...)
+	}
+	slices.SortFunc(out, func(x, y Deb) int { return strings.Compare(x.Name, y.Name) })
+	return out
+}
+
+// buildNew makes the layers side by side, since each waits for another
 // network, and seals them.
 func (b *Builder) buildNew(ctx context.Context, w *work, ref Ref, key string, lock *Lock) error {
 	var pins []Deb
@@ -96,7 +119,7 @@ func (b *Builder) buildNew(ctx context.Context, w *work, ref Ref, key string, lo
 	var p parts
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
-		p.base, err = b.base(ctx, pins, false)
+		p.base, p.extras, err = b.system(ctx, pins, false)
 		return err
 	})
 	g.Go(func() (err error) {
@@ -111,6 +134,19 @@ func (b *Builder) buildNew(ctx context.Context, w *work, ref Ref, key string, lo
 		return err
 	}
 	return b.seal(ctx, w, ref, key, lock, p)
+}
+
+// system makes the layers of distribution packages.
+func (b *Builder) system(ctx context.Context, pins []Deb, fresh bool) (base layerRecord, extras *layerRecord, err error) {
+	basePins, otherPins := splitPins(pins)
+	if base, err = b.base(ctx, basePins, fresh); err != nil {
+		return base, nil, err
+	}
+	rec, ok, err := b.extras(ctx, base, otherPins, fresh)
+	if ok {
+		extras = &rec
+	}
+	return base, extras, err
 }
 
 // pack makes the package's layer.
@@ -178,7 +214,7 @@ func packTree(ctx context.Context, dir, file, name string, tree npmTree) (blob, 
 // record last.
 func (b *Builder) seal(ctx context.Context, w *work, ref Ref, key string, want *Lock, p parts) error {
 	done := b.step("seal", "sealing "+ref.Name+"@"+p.tree.version)
-	layers := []blob{p.base.Layer, p.node.Layer, p.layer}
+	layers := p.layers()
 	config, err := imageConfig(layers, p.entry)
 	if err != nil {
 		return err
@@ -200,7 +236,7 @@ func (b *Builder) seal(ctx context.Context, w *work, ref Ref, key string, want *
 	}
 	lock := Lock{
 		Format: lockFormat, Ref: ref.String(), Name: ref.Name, Version: p.tree.version, Integrity: p.tree.integrity,
-		Platform: platform(), Digest: manifestBlob.Digest, Node: *p.node.Node, Base: p.base.Debs, NPM: p.tree.lock,
+		Platform: platform(), Digest: manifestBlob.Digest, Node: *p.node.Node, Base: p.debs(), NPM: p.tree.lock,
 	}
 	if _, err := b.st.putJSON(w, b.st.lockPath(lock.Digest), lock); err != nil {
 		return err
@@ -229,6 +265,6 @@ func (b *Builder) UpdateBase(ctx context.Context) error {
 		return err
 	}
 	defer building.Close() //nolint:errcheck // closing a lock's file loses nothing
-	_, err = b.base(ctx, nil, true)
+	_, _, err = b.system(ctx, nil, true)
 	return err
 }

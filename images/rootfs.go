@@ -152,7 +152,11 @@ func (r *rootfs) complete() error {
 // OpenSSL, GnuTLS, Go and Python look for.
 func (r *rootfs) certificates() error {
 	const dir = "usr/share/ca-certificates/"
+	const bundle = "etc/ssl/certs/ca-certificates.crt"
 	var all bytes.Buffer
+	if below := r.entries[bundle]; below != nil {
+		all.Write(below.data) // joined already, in the base below
+	}
 	for _, name := range slices.Sorted(maps.Keys(r.entries)) {
 		e := r.entries[name]
 		if !strings.HasPrefix(name, dir) || e.typ != tar.TypeReg || !strings.HasSuffix(name, ".crt") {
@@ -165,7 +169,7 @@ func (r *rootfs) certificates() error {
 	if all.Len() == 0 {
 		return fail(ErrTool, "the distribution's ca-certificates package holds no certificates", "")
 	}
-	r.entries["etc/ssl/certs/ca-certificates.crt"] = &entry{typ: tar.TypeReg, mode: 0o644, data: all.Bytes()}
+	r.entries[bundle] = &entry{typ: tar.TypeReg, mode: 0o644, data: all.Bytes()}
 	return nil
 }
 
