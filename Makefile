@@ -38,7 +38,8 @@ unit: ## the tests that need neither root nor the engine's parts
 integration: deps engine build example ## real runtimes, real servers, hostile servers
 	$(GO) test -race -timeout 20m -v ./test/integration/...
 
-lint: ## golangci-lint with the rules of the house
+lint: ## golangci-lint with the rules of the house, and a build for a host without engine
+	GOOS=darwin $(GO) build -o /dev/null ./cmd/sandboxd
 	$(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI) run ./...
 
 bench: build example engine ## benchmarks, as ratios in one run

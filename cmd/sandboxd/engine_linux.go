@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -59,6 +58,9 @@ func (f *engineFlags) serve(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return errors.New("the engine needs root: sudo sandboxd engine --group GROUP")
 	}
+	// Whoever may connect has to get as far as the socket, and a guest has to
+	// read its resolver's settings, however strict root's own mask is.
+	syscall.Umask(0o022)
 	level := slog.LevelInfo
 	if f.verbose {
 		level = slog.LevelDebug
@@ -198,66 +200,4 @@ func program(dir, name string) string {
 		return ""
 	}
 	return p
-}
-
-// onDemandIdle is how long an engine that was started on demand outlives its
-// last sandbox.
-const onDemandIdle = 2 * time.Minute
-
-// dialEngine connects to the engine. Root starts one where none runs; anybody
-// else is told how.
-func (r *runtimes) dialEngine(ctx context.Context) (engineClient, error) {
-	cfg := engine.ClientConfig{Socket: r.socket, Progress: r.onTransfer, Logger: r.log}
-	c, err := engine.Dial(ctx, cfg)
-	if err == nil {
-		return c, nil
-	}
-	if os.Geteuid() != 0 || !errors.Is(err, sandbox.ErrUnavailable) {
-		return nil, err
-	}
-	if startErr := startEngine(ctx, r.socket, r.log); startErr != nil {
-		return nil, errors.Join(err, startErr)
-	}
-	return engine.Dial(ctx, cfg)
-}
-
-// startEngine starts an engine in a session of its own, so that it survives
-// its first caller, and waits until it listens or has ended.
-func startEngine(ctx context.Context, socket string, log *slog.Logger) error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	log.Info("starting an engine", "socket", socket, "idle", onDemandIdle)
-	cmd := exec.Command(self, "engine", "--socket", socket, "--idle", onDemandIdle.String()) //nolint:noctx // it outlives this context by design
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case err := <-ended:
-			// Another engine may have won the race for the socket.
-			if socketThere(socket) {
-				return nil
-			}
-			return fmt.Errorf("the engine ended at its start: %w", err)
-		case <-tick.C:
-			if socketThere(socket) {
-				return nil
-			}
-		}
-	}
-}
-
-func socketThere(path string) bool {
-	fi, err := os.Stat(path)
-	return err == nil && fi.Mode()&fs.ModeSocket != 0
 }
