@@ -156,7 +156,7 @@ func probe(t *testing.T, e *engine, l *lab.Lab, tier, policy string, attempts []
 	return results, readRecords(t, records), stderr.String()
 }
 
-func readRecords(t *testing.T, path string) []netguard.Record {
+func readRecords(t testing.TB, path string) []netguard.Record {
 	t.Helper()
 	f, err := os.Open(path)
 	if err != nil {
