@@ -1,0 +1,7 @@
+// Package pool keeps sandboxes of one server started, so that who needs one
+// does not wait for a start.
+//
+// A pool belongs to one server of one tenant. It may never hand a sandbox out
+// twice, take one back, or speak to one: whoever takes it is the first that the
+// server hears of.
+package pool
