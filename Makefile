@@ -49,11 +49,11 @@ bench: build example engine ## benchmarks, as ratios in one run
 fuzz: ## every fuzz target for FUZZTIME each
 	@for p in $$($(GO) list ./...); do \
 	  for f in $$($(GO) test -list '^Fuzz' $$p 2>/dev/null | grep '^Fuzz' || true); do \
-	    echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p; \
+	    echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x $$p; \
 	  done; done
 
 soak: deps engine build example ## long runs: kills at random, starts and stops
-	SANDBOXD_SOAK=1 $(GO) test -timeout 120m -v -run 'Soak|Kill' ./test/integration/...
+	SANDBOXD_SOAK=1 $(GO) test -timeout 120m -v -run 'Soak|Kill' ./sandbox/container/ ./test/integration/...
 
 engine: ## pinned containerd, shim, runc and runsc, cached outside the repository
 	images/engine/build.sh
