@@ -52,10 +52,9 @@ func (s *aggSession) ask(e *entry, cl *client.Client, method string, id, params 
 	if params != nil {
 		msg = append(append(msg, `,"params":`...), params...)
 	}
-	select {
-	case s.queue <- append(msg, '}'):
+	if s.queue.put(append(msg, '}')) {
 		s.asks["s"+own] = asked{e, cl, slices.Clone(id)}
-	default:
+	} else {
 		cl.Respond(relay.ErrorLine(id, -32000, "the client reads too slowly to be asked"))
 	}
 	return true
@@ -68,6 +67,9 @@ func (s *aggSession) answered(m relay.Message, raw []byte) {
 	s.mu.Lock()
 	a, ok := s.asks[k]
 	delete(s.asks, k)
+	if ok {
+		s.told[a.e] = time.Now()
+	}
 	s.mu.Unlock()
 	if !ok {
 		return
@@ -79,15 +81,17 @@ func (s *aggSession) answered(m relay.Message, raw []byte) {
 	a.cl.Respond(line)
 }
 
-func (s *aggSession) asking(e *entry) bool {
+// asking says how much of a call's time is left: all of it while the client is
+// asked, and from its last answer on.
+func (s *aggSession) asking(e *entry, whole time.Duration) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, a := range s.asks {
 		if a.e == e {
-			return true
+			return whole
 		}
 	}
-	return false
+	return whole - time.Since(s.told[e])
 }
 
 func (s *aggSession) dropAsks(why string) {
@@ -149,10 +153,7 @@ func (s *aggSession) hear(e *entry, method string, params json.RawMessage) {
 		return
 	}
 	msg := append(append([]byte(`{"jsonrpc":"2.0","method":"`+method+`","params":`), params...), '}')
-	select {
-	case s.queue <- msg:
-	default:
-	}
+	s.queue.put(msg)
 }
 
 // updated is the notification for a resource that this session subscribed to,
@@ -182,10 +183,13 @@ func (s *aggSession) updated(e *entry, params []byte) []byte {
 	return out
 }
 
-// logLevel orders the levels of RFC 5424; 0 is none of them.
-func logLevel(name string) int {
-	return 1 + slices.Index([]string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}, name)
+// logLevels are the levels of RFC 5424 in their order.
+func logLevels() []string {
+	return []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 }
+
+// logLevel is a level's place from 1 on; 0 is none of them.
+func logLevel(name string) int { return 1 + slices.Index(logLevels(), name) }
 
 // logged is a log message with the server's name before its logger's, if the
 // session wants its level.
@@ -297,8 +301,10 @@ func (r *Registry) wanted(e *entry) (level string, uris []string) {
 		}
 		s.mu.Unlock()
 	}
-	if lowest > 0 {
-		level = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}[lowest-1]
+	for i, name := range logLevels() {
+		if i+1 == lowest {
+			level = name
+		}
 	}
 	slices.Sort(uris)
 	return level, slices.Compact(uris)

@@ -18,7 +18,7 @@ import (
 func (r *Registry) newAggregate() (*streamhttp.Handler, error) {
 	return streamhttp.New(streamhttp.Config{
 		Open: func(_ context.Context, _ *http.Request, emit streamhttp.Emit) (streamhttp.Session, error) {
-			return r.openAggregate(emit), nil //nolint:contextcheck // a session outlives the request that opens it
+			return r.openAggregate(emit), nil
 		},
 		MaxBody: r.cfg.MaxBody, MaxSessions: r.cfg.MaxSessions, Idle: r.cfg.SessionIdle, Logger: r.cfg.Logger,
 	})
@@ -29,7 +29,7 @@ type aggSession struct {
 	*requests
 	reg   *Registry
 	emit  streamhttp.Emit
-	queue chan []byte   // what servers say unasked
+	queue *outbox       // what servers say unasked
 	kick  chan struct{} // changed has grown
 
 	mu      sync.Mutex
@@ -39,6 +39,7 @@ type aggSession struct {
 	changed map[string]bool
 	subs    map[*entry]map[string]bool // subscribed resources, by the servers' own URIs
 	asks    map[string]asked
+	told    map[*entry]time.Time // when the client last answered
 	lastAsk int64
 	own     map[*entry]*ownChild
 	prompts map[string]promptRef
@@ -47,8 +48,8 @@ type aggSession struct {
 
 func (r *Registry) openAggregate(emit streamhttp.Emit) *aggSession {
 	s := &aggSession{
-		requests: newRequests(), reg: r, emit: emit, queue: make(chan []byte, 256), kick: make(chan struct{}, 1),
-		rawCaps: `{}`, changed: map[string]bool{}, subs: map[*entry]map[string]bool{}, asks: map[string]asked{},
+		requests: newRequests(), reg: r, emit: emit, queue: newOutbox(), kick: make(chan struct{}, 1),
+		rawCaps: `{}`, changed: map[string]bool{}, subs: map[*entry]map[string]bool{}, asks: map[string]asked{}, told: map[*entry]time.Time{},
 		own: map[*entry]*ownChild{}, prompts: map[string]promptRef{}, lists: map[string]*pages{},
 	}
 	r.mu.Lock()
@@ -73,7 +74,8 @@ func (s *aggSession) pump(events <-chan Event) {
 			if ev.Type == EventTools || ev.Type == EventStopped {
 				send(s.emit, []byte(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`))
 			}
-		case raw := <-s.queue:
+		case raw := <-s.queue.ch:
+			s.queue.taken(raw)
 			send(s.emit, raw)
 		case <-s.kick:
 			s.mu.Lock()

@@ -153,11 +153,11 @@ func everyFeature(t *testing.T, start func(context.Context) (sandbox.Sandbox, er
 	r := newRegistry(t, Config{},
 		Server{Name: "my one", Start: start, Required: true, Sharing: sharing},
 		Server{Name: "two", Start: start, Required: true, Sharing: sharing})
-	logs, updates := make(chan *mcp.LoggingMessageParams, 8), make(chan string, 8)
+	logs, updates := make(chan *mcp.LoggingMessageParams, 8), make(chan string, 8) //nolint:staticcheck // what clients have
 	resources, prompts := make(chan struct{}, 8), make(chan struct{}, 8)
 	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
 		CreateMessageHandler: func(context.Context, *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) { //nolint:staticcheck // what clients have
-			return &mcp.CreateMessageResult{Model: "m", Role: "assistant", Content: &mcp.TextContent{Text: "sampled"}}, nil
+			return &mcp.CreateMessageResult{Model: "m", Role: "assistant", Content: &mcp.TextContent{Text: "sampled"}}, nil //nolint:staticcheck // what clients have
 		},
 		ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "me"}}, nil
@@ -348,9 +348,9 @@ func TestAskingStopsTheClock(t *testing.T) {
 	release := make(chan struct{})
 	close(release)
 	start, _ := starts(func() *fake.Server { return asking(release) })
-	r := newRegistry(t, Config{}, Server{Name: "x", Start: start, Required: true, CallTimeout: 50 * time.Millisecond})
+	r := newRegistry(t, Config{}, Server{Name: "x", Start: start, Required: true, CallTimeout: time.Second})
 	cs := connect(t, serve(t, r).URL+"/mcp", &mcp.ClientOptions{ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
-		time.Sleep(300 * time.Millisecond) // a person: it is the time itself that is tested
+		time.Sleep(1500 * time.Millisecond) // a person: it is the time itself that is tested
 		return &mcp.ElicitResult{Action: "decline"}, nil
 	}})
 	res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "mcp_x_a", Arguments: map[string]any{}})

@@ -17,8 +17,10 @@ import (
 const (
 	// stopTimeout bounds a server's stop ladder with room to spare.
 	stopTimeout = 30 * time.Second
-	// relistEvery bounds how often a server can make the bridge list again.
+	// relistEvery bounds how often a server can make the bridge list again. One
+	// that goes on doing so waits longer, up to relistSlow.
 	relistEvery = 500 * time.Millisecond
+	relistSlow  = 10 * time.Second
 	// goodRun is how long a server must run for its crashes to be forgotten.
 	goodRun = time.Minute
 )
@@ -237,6 +239,7 @@ func (e *entry) once(ctx context.Context, ready func()) *Error {
 	defer restoring.Wait()
 	defer stop()
 	var again, idle <-chan time.Time
+	pause, listed := relistEvery/2, time.Now()
 	if e.srv.IdleStop > 0 {
 		idle = time.After(e.srv.IdleStop)
 	}
@@ -255,7 +258,10 @@ func (e *entry) once(ctx context.Context, ready func()) *Error {
 		case <-e.changed:
 			if again == nil {
 				e.relist(ctx, cl)
-				again = time.After(relistEvery)
+				if pause = min(2*pause, relistSlow); time.Since(listed) > time.Minute {
+					pause = relistEvery
+				}
+				again, listed = time.After(pause), time.Now()
 			} else {
 				e.poke() // and look again when the pause is over
 				select {
@@ -301,102 +307,6 @@ func (e *entry) connect(ctx context.Context) (*client.Client, toolList, error) {
 		return nil, l, errors.Join(err, cl.Close(cctx))
 	}
 	return cl, l, nil
-}
-
-// list asks for the server's tools.
-func (e *entry) list(ctx context.Context, cl *client.Client) (l toolList, err error) {
-	if _, ok := cl.Init().Capabilities["tools"]; !ok {
-		return toolList{}, nil
-	}
-	defs, more, err := cl.List(ctx, "tools/list", "tools", client.ListBounds{Items: e.srv.Limits.Tools, Bytes: e.srv.Limits.ListBytes})
-	if err != nil {
-		return l, err
-	}
-	return toolList{defs, more}, nil
-}
-
-// toolList is a list of tools as the server gave it.
-type toolList struct {
-	defs []json.RawMessage
-	more bool // it went on beyond the limit
-}
-
-// watchPins admits the last list again when something was approved.
-func (e *entry) watchPins(ctx context.Context) {
-	t := time.NewTicker(e.reg.pinsEvery)
-	defer t.Stop()
-	for stamp := e.reg.pins.stamp(e.slug); ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-		}
-		now := e.reg.pins.stamp(e.slug)
-		if now == stamp {
-			continue
-		}
-		stamp = now
-		if e.snap.Load() != nil {
-			e.take(nil)
-		}
-	}
-}
-
-// relist is a new admission while the server runs. If it fails the old one
-// stays.
-func (e *entry) relist(ctx context.Context, cl *client.Client) {
-	ctx, cancel := context.WithTimeout(ctx, e.srv.StartTimeout)
-	defer cancel()
-	l, err := e.list(ctx, cl)
-	if err != nil {
-		e.log.Warn("server's changed tool list could not be read: the old one stays", "error", relay.Cut([]byte(err.Error()), 300))
-		return
-	}
-	e.take(&l)
-	e.keep(ctx, cl, l)
-}
-
-// take admits a list of tools; nil is the last one again.
-func (e *entry) take(l *toolList) {
-	e.taking.Lock()
-	defer e.taking.Unlock()
-	if l != nil {
-		e.last = *l
-	}
-	snap := admit(e.last.defs, e.last.more, e.srv)
-	e.pin(snap)
-	for _, u := range snap.unapproved {
-		e.log.Warn("tool is not as it was approved", "tool", u.Tool, "reason", u.Reason)
-	}
-	old := e.snap.Swap(snap)
-	if old == nil {
-		old = &snapshot{}
-	}
-	for _, l := range snap.leftOut {
-		e.log.Warn("tool left out", "tool", l.Tool, "reason", relay.Cut([]byte(l.Reason), 300))
-	}
-	added, removed, changed := diff(old, snap)
-	if len(added)+len(removed)+len(changed) > 0 {
-		e.reg.publish(Event{
-			Type: EventTools, Server: e.slug, Tools: len(snap.tools),
-			Added: added, Removed: removed, Changed: changed, LeftOut: snap.leftOut,
-		})
-	}
-}
-
-func (e *entry) notified(method string, params json.RawMessage) {
-	if method == "notifications/tools/list_changed" {
-		e.poke()
-	}
-	e.shared.broadcast(method, params)
-	e.reg.tell(e, method, params)
-}
-
-func (e *entry) poke() {
-	select {
-	case e.changed <- struct{}{}:
-	default:
-	}
 }
 
 func (e *entry) serverLog(stream string, line []byte) {

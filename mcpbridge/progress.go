@@ -11,6 +11,9 @@ import (
 	"github.com/sandboxd/sandboxd/mcpbridge/streamhttp"
 )
 
+// maxProgress bounds one notification in bytes; a larger one is dropped.
+const maxProgress = 64 << 10
+
 // progress forwards one call's progress under the client's own token. The
 // server it comes from is shared: what a slow client does not take in time is
 // dropped, since a later notification supersedes it.
@@ -61,6 +64,9 @@ func (p *progress) attach(cl *client.Client, params []byte, edits ...relay.Edit)
 }
 
 func (p *progress) receive(params json.RawMessage) {
+	if len(params) > maxProgress {
+		return
+	}
 	tok, ok := relay.Member(params, "progressToken")
 	if !ok {
 		return

@@ -45,8 +45,10 @@ func New(cfg Config) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Registry{cfg: cfg, entries: map[string]*entry{}, sessions: map[*aggSession]struct{}{}, done: make(chan struct{}), drained: make(chan struct{}), backoff: backoff,
-		pins: OpenPins(PinsDir(cfg.StateDir)), lists: OpenPins(listsDir(cfg.StateDir)), pinsEvery: 2 * time.Second}
+	r := &Registry{
+		cfg: cfg, entries: map[string]*entry{}, sessions: map[*aggSession]struct{}{}, done: make(chan struct{}), drained: make(chan struct{}), backoff: backoff,
+		pins: OpenPins(PinsDir(cfg.StateDir)), lists: OpenPins(listsDir(cfg.StateDir)), pinsEvery: 2 * time.Second,
+	}
 	if r.aggregate, err = r.newAggregate(); err != nil {
 		return nil, err
 	}

@@ -20,7 +20,7 @@ type sharedSession struct {
 	cl     *client.Client
 	filter *filter
 	emit   streamhttp.Emit
-	queue  chan []byte // notifications for everyone
+	queue  *outbox // notifications for everyone
 }
 
 // sharedSessions are those that hear a server's notifications.
@@ -46,10 +46,7 @@ func (s *sharedSessions) broadcast(method string, params json.RawMessage) {
 	}
 	msg = append(msg, '}')
 	for ss := range s.all {
-		select {
-		case ss.queue <- msg:
-		default:
-		}
+		ss.queue.put(msg)
 	}
 }
 
@@ -58,7 +55,7 @@ func (e *entry) openShared(ctx context.Context, f *filter, emit streamhttp.Emit)
 	if err != nil {
 		return nil, err
 	}
-	s := &sharedSession{requests: newRequests(), e: e, cl: cl, filter: f, emit: emit, queue: make(chan []byte, 256)}
+	s := &sharedSession{requests: newRequests(), e: e, cl: cl, filter: f, emit: emit, queue: newOutbox()}
 	e.shared.mu.Lock()
 	if e.shared.all == nil {
 		e.shared.all = map[*sharedSession]struct{}{}
@@ -83,7 +80,8 @@ func (s *sharedSession) listen() {
 		case <-s.cl.Done():
 			s.cancel(&relay.ExitError{Exit: s.cl.Exit()})
 			return
-		case msg := <-s.queue:
+		case msg := <-s.queue.ch:
+			s.queue.taken(msg)
 			send(s.emit, append([]byte(nil), msg...))
 		}
 	}

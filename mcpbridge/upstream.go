@@ -132,8 +132,8 @@ func (e *entry) clock(ctx context.Context, s *aggSession, left time.Duration) (c
 	t = time.AfterFunc(left, func() {
 		mu.Lock()
 		defer mu.Unlock()
-		if s.asking(e) && time.Now().Before(end) && ctx.Err() == nil {
-			t.Reset(e.srv.CallTimeout)
+		if left := s.asking(e, e.srv.CallTimeout); left > 0 && time.Now().Before(end) && ctx.Err() == nil {
+			t.Reset(left)
 			return
 		}
 		cancel(context.DeadlineExceeded)
@@ -171,7 +171,7 @@ type child struct {
 }
 
 // newChild starts one. s may be nil.
-func (e *entry) newChild(ctx context.Context, s *aggSession) (*child, error) {
+func (e *entry) newChild(ctx context.Context, s *aggSession) (*child, error) { //nolint:contextcheck // it outlives the call that starts it
 	e.mu.Lock()
 	if e.ctx.Err() != nil {
 		e.mu.Unlock()
@@ -205,7 +205,7 @@ func (e *entry) newChild(ctx context.Context, s *aggSession) (*child, error) {
 	}
 	c := &child{cl: cl, gone: make(chan struct{})}
 	var life context.Context
-	life, c.end = context.WithCancel(e.ctx) //nolint:gosec // ended by its owner below or by its user
+	life, c.end = context.WithCancel(e.ctx)
 	go func() {
 		defer drop()
 		defer close(c.gone)

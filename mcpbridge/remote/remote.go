@@ -101,7 +101,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 		}
 	}
 	s.wg.Go(s.read)
-	go s.own()
+	go s.own() //nolint:contextcheck // the end has a context of its own
 	return s, nil
 }
 

@@ -134,8 +134,8 @@ func TestStatelessHeaders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	go io.Copy(io.Discard, s.Stdio().Out) //nolint:errcheck // ends with the session
-	go io.Copy(io.Discard, s.Stdio().Err) //nolint:errcheck // ends with the session
+	go io.Copy(io.Discard, s.Stdio().Out)
+	go io.Copy(io.Discard, s.Stdio().Err)
 	line := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"né\nX: y","_meta":{"` + metaVersion + `":"2026-07-28"}}}` + "\n"
 	if _, err := io.WriteString(s.Stdio().In, line); err != nil {
 		t.Fatal(err)

@@ -97,7 +97,7 @@ func (s *Server) startSSE(ctx context.Context) error {
 	defer cancel()
 	// The stream lives on after ctx.
 	stop := context.AfterFunc(ctx, func() { s.cancel(errors.New("the server named no endpoint in time")) })
-	req, err := s.newRequest(s.ctx, http.MethodGet, nil)
+	req, err := s.newRequest(s.ctx, http.MethodGet, nil) //nolint:contextcheck // the session's
 	if err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (s *Server) startSSE(ctx context.Context) error {
 		err = s.useEndpoint(string(data))
 	}
 	if !stop() && err == nil {
-		err = context.Cause(s.ctx)
+		err = context.Cause(s.ctx) //nolint:contextcheck // the session's
 	}
 	if err != nil {
 		_ = res.Body.Close()

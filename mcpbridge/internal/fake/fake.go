@@ -130,6 +130,8 @@ func (r *Request) Write(line string) { r.srv.write([]byte(line + "\n")) }
 type Server struct {
 	Version string // negotiated; default: what the client asks
 	Tools   string // the array of tools/list
+	// Capabilities is declared; default: tools with listChanged.
+	Capabilities string
 	// Handle answers what is not initialize, ping or tools/list. It returns a
 	// result, or an error object with Error; nil and nil answers nothing.
 	Handle func(*Request) (result json.RawMessage, err *Error)
@@ -193,7 +195,11 @@ func (s *Server) serve(m relay.Message, req *Request) {
 			_ = json.Unmarshal(req.Params, &p)
 			v = p.ProtocolVersion
 		}
-		res = json.RawMessage(fmt.Sprintf(`{"protocolVersion":%q,"capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"fake","version":"1"}}`, v))
+		caps := s.Capabilities
+		if caps == "" {
+			caps = `{"tools":{"listChanged":true}}`
+		}
+		res = json.RawMessage(fmt.Sprintf(`{"protocolVersion":%q,"capabilities":%s,"serverInfo":{"name":"fake","version":"1"}}`, v, caps))
 	case m.Method == "ping":
 		res = json.RawMessage(`{}`)
 	case m.Method == "tools/list" && s.Tools != "":
