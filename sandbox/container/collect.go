@@ -230,12 +230,6 @@ func (h *host) collectLeases(ctx context.Context) error {
 	}
 	var old []string
 	for _, l := range all {
-		if l.ID == h.importLease() {
-			if !h.importing.TryLock() {
-				continue // of an import that is going on
-			}
-			defer h.importing.Unlock()
-		}
 		if !h.live(l.ID) {
 			old = append(old, l.ID)
 		}

@@ -184,6 +184,8 @@ func TestSystemCalls(t *testing.T) {
 		newUser, newNet                       = 0x10000000, 0x40000000
 		chmod, fchmodat2, openat, openat2     = 90, 452, 257, 437
 		creat, setuid                         = 85, "0o4755"
+		fcntl, setrlimit, prlimit64           = 72, 160, 302
+		unseen                                = 1 << 32 // a bit that the kernel does not look at
 	)
 	n := func(i int) string { return strconv.Itoa(i) }
 	calls := map[string][]string{
@@ -212,6 +214,12 @@ func TestSystemCalls(t *testing.T) {
 		"openat2":          {n(openat2), "-100", "'/tmp/y", "0", "24"},
 		"creat setuid":     {n(creat), "'/tmp/y", setuid},
 		"socket ping":      {n(socket), n(unix.AF_INET), n(unix.SOCK_DGRAM), "1"},
+		"lease":            {n(fcntl), "0", n(unix.F_SETLEASE), "0"},
+		"lease, unseen":    {n(fcntl), "0", n(unseen | unix.F_SETLEASE), "0"},
+		"notify":           {n(fcntl), "0", n(unix.F_NOTIFY), "0"},
+		"core limit":       {n(setrlimit), n(unix.RLIMIT_CORE), "'0123456789abcdef"},
+		"core, prlimit":    {n(prlimit64), "0", n(unix.RLIMIT_CORE), "'0123456789abcdef", "0"},
+		"core, unseen":     {n(prlimit64), "0", n(unseen | unix.RLIMIT_CORE), "'0123456789abcdef", "0"},
 	}
 	eachTier(t, func(t *testing.T, tier sandbox.Isolation) {
 		req := request()
@@ -232,6 +240,10 @@ func TestSystemCalls(t *testing.T) {
 			}
 		}
 		g.must("call", n(openat), "-100", "'/tmp", n(unix.O_DIRECTORY), setuid) // a mode of no meaning
+		for _, cmd := range []int{unix.F_GETFD, unix.F_GETFL, unix.F_DUPFD_CLOEXEC, unix.F_GETPIPE_SZ} {
+			g.must("call", n(fcntl), "0", n(cmd), "0")
+		}
+		g.must("call", n(prlimit64), "0", n(unix.RLIMIT_CORE), "0", "0") // asks only
 		for name, args := range map[string][]string{
 			"tcp": {n(socket), n(unix.AF_INET6), n(unix.SOCK_STREAM | unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK), "6"},
 			"udp": {n(socket), n(unix.AF_INET), n(unix.SOCK_DGRAM), "0"}, "unix": {n(socket), n(unix.AF_UNIX), n(unix.SOCK_STREAM), "0"},

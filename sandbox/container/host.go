@@ -29,13 +29,13 @@ type host struct {
 	labels map[string]string
 	idRE   *regexp.Regexp // finds the id of a box of this instance
 
-	importing sync.Mutex
+	unpacking sync.Mutex
 
 	mu       sync.Mutex
 	closed   bool
 	boxes    map[string]*box
-	starting map[string]bool
-	starts   sync.WaitGroup // as many as starting holds
+	starting map[string]bool // boxes, and imports by their leases
+	starts   sync.WaitGroup  // as many as starting holds
 }
 
 var _ Host = (*host)(nil)

@@ -8,6 +8,7 @@ import (
 	"compress/gzip"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -140,5 +141,153 @@ func TestImportTwiceAndStop(t *testing.T) {
 	}
 	if ok, err := h.HasImage(t.Context(), dgst); !ok || err != nil {
 		t.Errorf("after collecting: %t, %v", ok, err)
+	}
+}
+
+// parts lists the digests of an archive's blobs, and rebuilds it of some.
+func parts(t *testing.T, archive []byte, keep func(digest string, size int64) bool) ([]string, []byte) {
+	t.Helper()
+	var all []string
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for tr := tar.NewReader(bytes.NewReader(archive)); ; {
+		hdr, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name, ok := strings.CutPrefix(hdr.Name, "blobs/sha256/"); ok {
+			all = append(all, "sha256:"+name)
+			if !keep("sha256:"+name, hdr.Size) {
+				continue
+			}
+		}
+		if err := w.WriteHeader(hdr); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(w, tr); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return all, out.Bytes()
+}
+
+// TestImportOfWhatIsMissing: an archive need not hold what is here already,
+// and one that lacks more is refused.
+func TestImportOfWhatIsMissing(t *testing.T) {
+	h := newHost(t)
+	layer := smallLayer(tar.Header{Name: "part", Typeflag: tar.TypeReg, Mode: 0o644})
+	archive, dgst := image(t, layer, ocispec.MediaTypeImageLayer, sum(layer))
+	all, _ := parts(t, archive, func(string, int64) bool { return true })
+	if got, err := h.Missing(t.Context(), all); err != nil || !slices.Equal(got, all) {
+		t.Fatalf("missing of a new image: %q, %v", got, err)
+	}
+	if _, err := h.Missing(t.Context(), []string{"sha256:x"}); !errors.Is(err, sandbox.ErrInvalid) {
+		t.Errorf("no digest: %v", err)
+	}
+	_, cut := parts(t, archive, func(d string, _ int64) bool { return d != sum(layer) })
+	if err := h.Import(t.Context(), dgst, bytes.NewReader(cut)); !errors.Is(err, sandbox.ErrInvalid) {
+		t.Errorf("an archive without the layer: %v", err)
+	}
+	if got, err := h.Missing(t.Context(), all); err != nil || !slices.Equal(got, all) {
+		t.Errorf("after a refused import are missing %q, %v", got, err)
+	}
+	// Another image brings the layer.
+	zippedArchive, other := image(t, zipped(t, layer), ocispec.MediaTypeImageLayerGzip, sum(layer))
+	if err := h.Import(t.Context(), other, bytes.NewReader(zippedArchive)); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Import(t.Context(), dgst, bytes.NewReader(archive)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := h.Missing(t.Context(), all); err != nil || len(got) != 0 {
+		t.Errorf("missing of an imported image: %q, %v", got, err)
+	}
+	again := append(bytes.Clone(layer), make([]byte, 512)...) // the same files by another digest
+	both, third := image(t, again, ocispec.MediaTypeImageLayer, sum(again))
+	_, rest := parts(t, both, func(d string, _ int64) bool { return d != sum(layer) })
+	if err := h.Import(t.Context(), third, bytes.NewReader(rest)); err != nil {
+		t.Error(err)
+	}
+	_, nothing := parts(t, archive, func(string, int64) bool { return false })
+	if err := h.Import(t.Context(), dgst, bytes.NewReader(nothing)); err != nil {
+		t.Errorf("an archive of nothing, where all is here: %v", err)
+	}
+}
+
+// TestImportsDoNotWaitForOneAnother: a caller that is slow to send holds up
+// nobody, and a failed import takes nothing of another's along.
+func TestImportsDoNotWaitForOneAnother(t *testing.T) {
+	h := newHost(t)
+	layer := smallLayer(tar.Header{Name: "side by side", Typeflag: tar.TypeReg, Mode: 0o644})
+	archive, dgst := image(t, layer, ocispec.MediaTypeImageLayer, sum(layer))
+	r, w := io.Pipe()
+	slow := make(chan error, 1)
+	go func() { slow <- h.Import(t.Context(), dgst, r) }()
+	if _, err := w.Write(archive[:len(archive)/2]); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Collect(t.Context()); err != nil { // which must leave it alone
+		t.Fatal(err)
+	}
+	if err := h.Import(t.Context(), dgst, bytes.NewReader(archive)); err != nil {
+		t.Fatalf("while another import waits: %v", err)
+	}
+	w.CloseWithError(errors.New("gone"))
+	if err := <-slow; err == nil {
+		t.Error("half an archive was imported")
+	}
+	all, _ := parts(t, archive, func(string, int64) bool { return true })
+	if got, err := h.Missing(t.Context(), all); err != nil || len(got) != 0 {
+		t.Errorf("after the other import failed are missing %q, %v", got, err)
+	}
+	if list, err := h.cl.ContentStore().ListStatuses(h.ctx(t.Context())); err != nil || len(list) != 0 {
+		t.Errorf("writes under way: %+v, %v", list, err)
+	}
+}
+
+// sparseLayer is a layer of one file that is all hole, in the form that tar
+// readers take for an ordinary file.
+func sparseLayer(size int64) []byte {
+	var records string
+	for _, kv := range []string{fmt.Sprintf("GNU.sparse.size=%d", size), "GNU.sparse.numblocks=1", "GNU.sparse.map=0,0"} {
+		records += fmt.Sprintf("%02d %s\n", len(kv)+4, kv)
+	}
+	header := func(typ byte, size int) []byte {
+		b := make([]byte, 512)
+		copy(b, "hole")
+		for at, v := range map[int]string{100: "0000644", 108: "0000000", 116: "0000000", 124: fmt.Sprintf("%011o", size), 136: "00000000000"} {
+			copy(b[at:], v)
+		}
+		b[156] = typ
+		copy(b[257:], "ustar\x0000")
+		copy(b[148:], "        ")
+		total := 0
+		for _, x := range b {
+			total += int(x)
+		}
+		copy(b[148:], fmt.Sprintf("%06o\x00 ", total))
+		return b
+	}
+	out := append(header('x', len(records)), records...)
+	out = append(out, make([]byte, 1024-len(out))...)
+	return append(append(out, header('0', 0)...), make([]byte, 1024)...)
+}
+
+// TestImportCountsHoles: a sparse file of a few bytes unpacks to gigabytes.
+func TestImportCountsHoles(t *testing.T) {
+	h := newHost(t, func(c *Config) { c.MaxUnpackedBytes = 32 << 20 })
+	for size, ok := range map[int64]bool{1 << 20: true, 48 << 20: false} {
+		layer := sparseLayer(size)
+		archive, dgst := image(t, layer, ocispec.MediaTypeImageLayer, sum(layer))
+		err := h.Import(t.Context(), dgst, bytes.NewReader(archive))
+		if (err == nil) != ok || !ok && !errors.Is(err, sandbox.ErrInvalid) {
+			t.Errorf("a hole of %d bytes: %v", size, err)
+		}
 	}
 }

@@ -44,6 +44,7 @@ func scanLayer(ctx context.Context, store content.Provider, d ocispec.Descriptor
 	// One byte more than the bound tells "too large" from "just fits".
 	lr := &io.LimitedReader{R: r, N: left + 1}
 	tr := tar.NewReader(lr)
+	full := left // files can be sparse, and take more room than their bytes here
 	for n := 0; ; n++ {
 		if err := ctx.Err(); err != nil {
 			return 0, err
@@ -53,10 +54,16 @@ func scanLayer(ctx context.Context, store content.Provider, d ocispec.Descriptor
 			return 0, fmt.Errorf("%w: the image unpacks to too many bytes or files", sandbox.ErrInvalid)
 		}
 		if errors.Is(err, io.EOF) {
-			return lr.N - 1, nil
+			return min(lr.N-1, full), nil
 		}
 		if err != nil {
 			return 0, stored.blame(err)
+		}
+		if hdr.Typeflag != tar.TypeLink {
+			full -= hdr.Size
+		}
+		if full < 0 {
+			return 0, fmt.Errorf("%w: the image unpacks to too many bytes", sandbox.ErrInvalid)
 		}
 		if hdr.Typeflag == tar.TypeChar || hdr.Typeflag == tar.TypeBlock {
 			return 0, fmt.Errorf("%w: holds a device node", sandbox.ErrInvalid)

@@ -29,6 +29,7 @@ var neverAllowed = map[string]bool{
 	"socket": true, "socketpair": true, "personality": true,
 	"chmod": true, "fchmod": true, "fchmodat": true, "fchmodat2": true,
 	"open": true, "openat": true, "creat": true, "mknod": true, "mknodat": true,
+	"fcntl": true, "setrlimit": true, "prlimit64": true,
 	// Answered with ENOSYS below: one has its mode, the other its flags behind
 	// a pointer, and callers fall back to calls that can be looked into.
 	"openat2": true, "clone3": true,
@@ -62,7 +63,7 @@ func seccompProfile(tier sandbox.Isolation, mounts bool) *specs.LinuxSeccomp {
 	if tier == sandbox.GVisor {
 		pointed = []specs.LinuxSyscall{{Names: []string{"clone3"}, Action: specs.ActAllow}}
 	}
-	p.Syscalls = slices.Concat(kept, socketRules(!mounts), modeRules(), pointed)
+	p.Syscalls = slices.Concat(kept, socketRules(!mounts), modeRules(), fcntlRules(), limitRules(), pointed)
 	return p
 }
 
@@ -71,11 +72,7 @@ func seccompProfile(tier sandbox.Isolation, mounts bool) *specs.LinuxSeccomp {
 // run.
 func modeRules() []specs.LinuxSyscall {
 	const special = unix.S_ISUID | unix.S_ISGID
-	without := func(name string, arg uint, bits uint64) specs.LinuxSyscall {
-		return specs.LinuxSyscall{Names: []string{name}, Action: specs.ActAllow, Args: []specs.LinuxSeccompArg{
-			{Index: arg, Value: bits, ValueTwo: 0, Op: specs.OpMaskedEqual},
-		}}
-	}
+	without := func(name string, arg uint, bits uint64) specs.LinuxSyscall { return masked(name, arg, bits, 0) }
 	// Without a file to create, open's mode is whatever the register held.
 	const creates = unix.O_CREAT | unix.O_TMPFILE&^unix.O_DIRECTORY
 	return []specs.LinuxSyscall{
@@ -85,6 +82,45 @@ func modeRules() []specs.LinuxSyscall {
 		without("open", 2, special), without("open", 1, creates),
 		without("openat", 3, special), without("openat", 2, creates),
 	}
+}
+
+// low32 is all that the kernel looks at of the arguments below: a filter that
+// looked at more could be got round with bits that nobody else sees.
+const low32 = 0xffffffff
+
+// masked allows a call where an argument's bits under mask are want.
+func masked(name string, arg uint, mask, want uint64) specs.LinuxSyscall {
+	return specs.LinuxSyscall{Names: []string{name}, Action: specs.ActAllow, Args: []specs.LinuxSeccompArg{
+		{Index: arg, Value: mask, ValueTwo: want, Op: specs.OpMaskedEqual},
+	}}
+}
+
+// fcntlRules leave out leases (1024) and directory notifications (1026): with
+// a lease on a file that was mounted read-only, even, a guest would hold up
+// for three quarters of a minute each program of the host that opens the file.
+func fcntlRules() []specs.LinuxSyscall {
+	return []specs.LinuxSyscall{
+		masked("fcntl", 1, low32&^63, 0),                   // what POSIX has, and locks
+		masked("fcntl", 1, low32, 1027),                    // F_DUPFD_QUERY
+		masked("fcntl", 1, low32&^1, unix.F_DUPFD_CLOEXEC), // and F_SETPIPE_SZ
+		masked("fcntl", 1, low32&^7, unix.F_GETPIPE_SZ),    // seals and hints on writes
+	}
+}
+
+// limitRules let a guest set every limit of its own but that on core files,
+// see coreLimit.
+func limitRules() []specs.LinuxSyscall {
+	rules := []specs.LinuxSyscall{masked("prlimit64", 2, ^uint64(0), 0)} // only asks
+	for i, name := range []string{"setrlimit", "prlimit64"} {
+		arg := uint(i) // where it has the resource
+		rules = append(rules,
+			masked(name, arg, low32&^3, 0), // RLIMIT_CORE is 4
+			masked(name, arg, low32, 5),
+			masked(name, arg, low32&^1, 6),
+			masked(name, arg, low32&^7, 8),
+		)
+	}
+	return rules
 }
 
 const sockTypeMask = 0xf // the rest of socket's second argument is flags

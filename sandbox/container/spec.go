@@ -59,7 +59,7 @@ func buildSpec(p plan) *specs.Spec {
 	if cwd == "" {
 		cwd = guestHome
 	}
-	files := min(p.spec.Limits.Files, p.maxFile)
+	files, core := min(p.spec.Limits.Files, p.maxFile), coreLimit()
 	oom := 500
 	return &specs.Spec{
 		Version:  "1.2.0",
@@ -75,7 +75,7 @@ func buildSpec(p plan) *specs.Spec {
 			OOMScoreAdj:     &oom,
 			Rlimits: []specs.POSIXRlimit{
 				{Type: "RLIMIT_NOFILE", Hard: files, Soft: files},
-				{Type: "RLIMIT_CORE"},
+				{Type: "RLIMIT_CORE", Hard: core, Soft: core},
 				{Type: "RLIMIT_MEMLOCK", Hard: 64 << 10, Soft: 64 << 10},
 				{Type: "RLIMIT_MSGQUEUE"},
 			},
@@ -177,6 +177,18 @@ func maskedPaths() []string {
 		"/proc/latency_stats", "/proc/modules", "/proc/sched_debug", "/proc/scsi", "/proc/sysrq-trigger",
 		"/proc/timer_list", "/proc/timer_stats", "/proc/vmallocinfo", "/sys",
 	}
+}
+
+// coreLimit is the limit on core files, in bytes: 1, which to the kernel means
+// none at all. With 0 it would still hand a crashed server's memory, and with
+// it the secrets in its environment, to the program that core_pattern pipes
+// to, as the host's root. No child of a process whose own limit is 0 gets 1.
+func coreLimit() uint64 {
+	var r unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_CORE, &r); err != nil {
+		return 0
+	}
+	return min(r.Max, 1)
 }
 
 // hardFiles is this process's own hard limit on descriptors, which no child

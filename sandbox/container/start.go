@@ -94,16 +94,25 @@ func (h *host) check(req Request) error {
 
 // newBox gives the box its name.
 func (h *host) newBox(req Request) (*box, error) {
-	raw := make([]byte, 8)
-	if _, err := rand.Read(raw); err != nil {
+	id, err := newID("sb-" + h.cfg.Instance)
+	if err != nil {
 		return nil, fmt.Errorf("container: start: %w", err)
 	}
 	b := &box{
-		id: "sb-" + h.cfg.Instance + "-" + hex.EncodeToString(raw), log: h.cfg.Logger,
+		id: id, log: h.cfg.Logger,
 		limits: req.Spec.Limits, gvisor: req.Spec.Isolation == sandbox.GVisor, ctx: h.ctx, returns: h.returns, done: make(chan struct{}),
 	}
 	b.group = cgroupPath(h.cfg.Instance, b.id)
 	return b, h.begin(b.id)
+}
+
+// newID is a name that nothing had before.
+func newID(prefix string) (string, error) {
+	raw := make([]byte, 8)
+	if _, err := rand.Read(raw); err != nil {
+		return "", err
+	}
+	return prefix + "-" + hex.EncodeToString(raw), nil
 }
 
 // prepare makes all that the container is put together from.

@@ -58,8 +58,12 @@ type Files struct {
 type Host interface {
 	// HasImage reports whether the sealed image is there to run.
 	HasImage(ctx context.Context, digest string) (bool, error)
+	// Missing returns those of the blobs that an archive for Import has to hold,
+	// since they are not here, in the order given.
+	Missing(ctx context.Context, blobs []string) ([]string, error)
 	// Import reads an OCI image archive (tar) and checks that its manifest has
-	// the digest, and every blob its own. It keeps nothing of a wrong one.
+	// the digest, and every blob its own. Blobs that the archive lacks must be
+	// here already. It keeps nothing of a wrong one.
 	Import(ctx context.Context, digest string, archive io.Reader) error
 	// Start returns a running box, or an error and nothing left behind.
 	Start(ctx context.Context, req Request) (Box, Files, error)

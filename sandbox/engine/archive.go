@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -36,6 +37,8 @@ type blob struct {
 	name string
 	size int64
 }
+
+func (b blob) digest() string { return "sha256:" + path.Base(b.name) }
 
 type descriptor struct {
 	MediaType string `json:"mediaType"`
@@ -122,6 +125,24 @@ func (a *archive) add(digest string) (string, int64, error) {
 	a.blobs = append(a.blobs, blob{name, fi.Size()})
 	a.total += fi.Size()
 	return name, fi.Size(), nil
+}
+
+// digests names the blobs.
+func (a *archive) digests() []string {
+	var list []string
+	for _, b := range a.blobs {
+		list = append(list, b.digest())
+	}
+	return list
+}
+
+// only leaves the blobs that are named.
+func (a *archive) only(digests []string) {
+	a.blobs = slices.DeleteFunc(a.blobs, func(b blob) bool { return !slices.Contains(digests, b.digest()) })
+	a.total = 0
+	for _, b := range a.blobs {
+		a.total += b.size
+	}
 }
 
 // write streams the archive; progress hears of the blobs' bytes.

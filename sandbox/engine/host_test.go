@@ -8,9 +8,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -35,14 +37,17 @@ type localHost struct {
 	requests  []container.Request
 	mounted   []string // what the mounts' descriptors pointed to at start
 	images    map[string]bool
+	blobs     map[string][]byte
+	forget    bool // lose every blob when an import begins
 	imports   int
+	received  []string // the blobs of all archives, in order
 	collected int
 	closed    bool
 	startHook func(ctx context.Context) error
 }
 
 func newLocalHost() *localHost {
-	h := &localHost{boxes: map[string]*localBox{}, images: map[string]bool{}}
+	h := &localHost{boxes: map[string]*localBox{}, images: map[string]bool{}, blobs: map[string][]byte{}}
 	h.changed = sync.NewCond(&h.mu)
 	return h
 }
@@ -66,11 +71,29 @@ func (h *localHost) HasImage(_ context.Context, digest string) (bool, error) {
 	return h.images[digest], nil
 }
 
+func (h *localHost) Missing(_ context.Context, digests []string) ([]string, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []string
+	for _, d := range digests {
+		if h.blobs[d] == nil {
+			out = append(out, d)
+		}
+	}
+	return out, nil
+}
+
 // Import checks what containerd would: every blob has its digest, the index
-// names the manifest.
+// names the manifest, and all of the image is here in the end.
 func (h *localHost) Import(_ context.Context, digest string, archive io.Reader) error {
+	h.mu.Lock()
+	if h.forget {
+		h.blobs = map[string][]byte{}
+		h.forget = false
+	}
+	h.mu.Unlock()
 	t := tar.NewReader(archive)
-	seen := map[string]bool{}
+	came := map[string][]byte{}
 	var index string
 	for {
 		hd, err := t.Next()
@@ -88,17 +111,32 @@ func (h *localHost) Import(_ context.Context, digest string, archive io.Reader) 
 			if sum := sha256.Sum256(b); hex.EncodeToString(sum[:]) != name {
 				return fmt.Errorf("%w: blob %s has other content", sandbox.ErrInvalid, name)
 			}
-			seen["sha256:"+name] = true
+			came["sha256:"+name] = b
 		}
 		if hd.Name == "index.json" {
 			index = string(b)
 		}
 	}
-	if !seen[digest] || !strings.Contains(index, digest) {
-		return fmt.Errorf("%w: archive lacks %s", sandbox.ErrInvalid, digest)
-	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	for d := range came {
+		h.received = append(h.received, d)
+	}
+	have := maps.Clone(h.blobs)
+	maps.Copy(have, came)
+	var m struct {
+		Config descriptor
+		Layers []descriptor
+	}
+	if have[digest] == nil || json.Unmarshal(have[digest], &m) != nil || !strings.Contains(index, digest) {
+		return fmt.Errorf("%w: archive lacks %s", sandbox.ErrInvalid, digest)
+	}
+	for _, d := range append(m.Layers, m.Config) {
+		if have[d.Digest] == nil {
+			return fmt.Errorf("%w: blob %s is missing", sandbox.ErrInvalid, d.Digest)
+		}
+	}
+	h.blobs = have
 	h.images[digest] = true
 	h.imports++
 	return nil

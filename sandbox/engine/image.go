@@ -46,14 +46,35 @@ func (c *Client) ensureImage(ctx context.Context, s *session, image sandbox.Imag
 	}
 }
 
-// handOver streams the image to the engine.
+// handOver gives the engine what it lacks of the image. What it has may be of
+// another hand-over, which fails: then this one is repeated with everything.
 func (c *Client) handOver(ctx context.Context, s *session, image sandbox.Image) error {
 	a, err := openArchive(image)
 	if err != nil {
 		return err
 	}
 	defer a.close()
-	call, err := s.send(&importMsg{Digest: image.Digest})
+	all := len(a.blobs)
+	lacking, err := roundTrip[*lackingMsg](ctx, s, &missingMsg{Digests: a.digests()})
+	if err != nil {
+		return fmt.Errorf("asking for the parts of image %s: %w", image.Digest, err)
+	}
+	a.only(lacking.Digests)
+	err = c.send(ctx, s, a, image.Digest)
+	if err == nil || len(a.blobs) == all || !errors.Is(err, sandbox.ErrInvalid) {
+		return err
+	}
+	whole, err := openArchive(image)
+	if err != nil {
+		return err
+	}
+	defer whole.close()
+	return c.send(ctx, s, whole, image.Digest)
+}
+
+// send streams an archive to the engine.
+func (c *Client) send(ctx context.Context, s *session, a *archive, digest string) error {
+	call, err := s.send(&importMsg{Digest: digest})
 	if err != nil {
 		return err
 	}
@@ -62,7 +83,7 @@ func (c *Client) handOver(ctx context.Context, s *session, image sandbox.Image) 
 		if ctx.Err() != nil {
 			s.abandon(ctx, call)
 		}
-		return fmt.Errorf("handing over image %s: %w", image.Digest, err)
+		return fmt.Errorf("handing over image %s: %w", digest, err)
 	}
 	if r.m.kind() == kindDone {
 		return nil // another client's hand-over came first
@@ -70,18 +91,18 @@ func (c *Client) handOver(ctx context.Context, s *session, image sandbox.Image) 
 	if _, err := expect[*pipeMsg](r); err != nil {
 		return err
 	}
-	writeErr := c.stream(ctx, a, r.files, image.Digest)
+	writeErr := c.stream(ctx, a, r.files, digest)
 	if writeErr != nil && !errors.Is(writeErr, syscall.EPIPE) {
 		// The engine sees the end of a cut archive and fails, which says less.
 		s.abandon(ctx, call)
-		return fmt.Errorf("handing over image %s: %w", image.Digest, writeErr)
+		return fmt.Errorf("handing over image %s: %w", digest, writeErr)
 	}
 	r, err = s.take(ctx, call)
 	if err != nil {
 		if ctx.Err() != nil {
 			s.abandon(ctx, call)
 		}
-		return fmt.Errorf("handing over image %s: %w", image.Digest, err)
+		return fmt.Errorf("handing over image %s: %w", digest, err)
 	}
 	_, err = expect[*doneMsg](r)
 	return err

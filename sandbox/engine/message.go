@@ -15,13 +15,14 @@ import (
 type kind uint8
 
 const (
-	kindHello  kind = iota + 1
-	kindHas         // -> answer
-	kindImport      // -> pipe (one descriptor, to write the archive to), then done
-	kindStart       // -> started (the sandbox's descriptors), then exited
-	kindOpen        // -> done
-	kindStop        // -> done: the stop has begun, the end comes as exited
-	kindList        // -> listed
+	kindHello   kind = iota + 1
+	kindHas          // -> answer
+	kindImport       // -> pipe (one descriptor, to write the archive to), then done
+	kindStart        // -> started (the sandbox's descriptors), then exited
+	kindOpen         // -> done
+	kindStop         // -> done: the stop has begun, the end comes as exited
+	kindList         // -> listed
+	kindMissing      // -> lacking
 )
 
 const (
@@ -33,6 +34,7 @@ const (
 	kindExited
 	kindListed
 	kindError
+	kindLacking
 )
 
 // message is one packet's content.
@@ -79,7 +81,11 @@ type (
 		Entries []Entry
 		More    bool
 	}
-	errorMsg struct {
+	// missingMsg names blobs that an image is made of; lackingMsg those of them
+	// that the engine has not got.
+	missingMsg struct{ Digests []string }
+	lackingMsg struct{ Digests []string }
+	errorMsg   struct {
 		Code       errorCode
 		Tier       sandbox.Isolation
 		Text, Next string
@@ -110,6 +116,10 @@ func newMessage(k kind) message {
 		return &stopMsg{}
 	case kindList:
 		return &listMsg{}
+	case kindMissing:
+		return &missingMsg{}
+	case kindLacking:
+		return &lackingMsg{}
 	case kindWelcome:
 		return &welcomeMsg{}
 	case kindAnswer:
@@ -261,6 +271,28 @@ func (m *errorMsg) decode(d *decoder) {
 	m.Code = errorCode(d.u8())
 	m.Tier = decodeTier(d)
 	m.Text, m.Next = d.str(maxText), d.str(maxText)
+}
+
+func (*missingMsg) kind() kind          { return kindMissing }
+func (m *missingMsg) encode(e *encoder) { encodeDigests(e, m.Digests) }
+func (m *missingMsg) decode(d *decoder) { m.Digests = decodeDigests(d) }
+func (*lackingMsg) kind() kind          { return kindLacking }
+func (m *lackingMsg) encode(e *encoder) { encodeDigests(e, m.Digests) }
+func (m *lackingMsg) decode(d *decoder) { m.Digests = decodeDigests(d) }
+
+func encodeDigests(e *encoder, list []string) {
+	e.u16(uint16(len(list)))
+	for _, s := range list {
+		e.str(s)
+	}
+}
+
+func decodeDigests(d *decoder) []string {
+	var list []string
+	for range d.count(maxDigests) {
+		list = append(list, d.str(maxName))
+	}
+	return list
 }
 
 // String names a kind for logs.

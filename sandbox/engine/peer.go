@@ -113,7 +113,7 @@ func (p *peer) next() error {
 		run = func() (message, error) { return p.start(id, j, m, files) }
 	case *importMsg:
 		run = func() (message, error) { return p.importImage(id, j, m) }
-	case *hasMsg, *openMsg, *stopMsg, *listMsg:
+	case *hasMsg, *missingMsg, *openMsg, *stopMsg, *listMsg:
 		run = func() (message, error) { return p.short(j, m) }
 	default:
 		p.finish(id, j)

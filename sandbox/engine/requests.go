@@ -33,6 +33,14 @@ func (p *peer) short(j *job, m message) (message, error) {
 		}
 		yes, err := p.host.HasImage(ctx, m.Digest)
 		return &answerMsg{Yes: yes}, err
+	case *missingMsg:
+		for _, d := range m.Digests {
+			if err := checkDigest(d); err != nil {
+				return nil, err
+			}
+		}
+		list, err := p.host.Missing(ctx, m.Digests)
+		return &lackingMsg{Digests: list}, err
 	case *openMsg:
 		target := p.job(m.Target)
 		if target == nil {

@@ -10,7 +10,7 @@ import (
 
 // Bounds of the protocol. Both sides enforce them.
 const (
-	protocolVersion = 1
+	protocolVersion = 2
 	maxMessage      = 128 << 10 // bytes of one message
 	maxFiles        = 64        // descriptors in one message
 	maxArgs         = 1024
@@ -23,7 +23,8 @@ const (
 	maxName         = 128
 	maxText         = 1024 // of an error or an exit's detail
 	maxTiers        = 16
-	maxList         = 128 // entries of one list reply
+	maxDigests      = maxLayers + 2 // a manifest, its configuration and its layers
+	maxList         = 128           // entries of one list reply
 )
 
 // errMalformed marks a message that is not what its kind says. The

@@ -35,6 +35,7 @@ func samples() []message {
 		},
 		&openMsg{Target: 9, Open: openings}, &stopMsg{Target: 8, Kill: true}, &listMsg{After: "a"},
 		&welcomeMsg{Version: 1, Engine: "e", Tiers: []sandbox.Isolation{sandbox.Container}},
+		&missingMsg{Digests: []string{"a", "b"}}, &lackingMsg{Digests: []string{"b"}},
 		&answerMsg{Yes: true}, &pipeMsg{}, &doneMsg{}, &startedMsg{ID: "i", Present: 7},
 		&exitedMsg{Exit: sandbox.Exit{Cause: sandbox.OOM, Code: 137, Signal: 9, Detail: "d", PeakMemoryBytes: 1, PeakPIDs: 2}},
 		&listedMsg{Entries: []Entry{{ID: "i", Tenant: "t", Name: "n", Isolation: sandbox.Container, Owner: 7, Age: 3}}, More: true},
@@ -76,6 +77,8 @@ func TestDecoderRefuses(t *testing.T) {
 		"empty": nil, "kind 0": {0, 0, 0, 0, 1}, "kind 200": {200, 0, 0, 0, 1},
 		"a flag of two": flag, "a length beyond the message": huge, "33 bits of IPv4": prefix,
 		"too many arguments": marshal(1, many),
+		"too many digests":   marshal(1, &missingMsg{Digests: make([]string, maxDigests+1)}),
+		"a long digest":      marshal(1, &lackingMsg{Digests: []string{strings.Repeat("x", maxName+1)}}),
 		"a long name":        marshal(1, &startMsg{Spec: sandbox.Spec{Name: strings.Repeat("x", maxName+1)}}),
 		"a negative limit":   marshal(1, &startMsg{Spec: sandbox.Spec{Limits: sandbox.Limits{CPUs: -1}}}),
 	} {
