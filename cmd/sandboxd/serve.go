@@ -108,13 +108,21 @@ func (f *serveFlags) serve(ctx context.Context) error {
 			l.log.Error("not every server could be stopped", "error", err)
 		}
 	}()
-	servers, err := bridgeServers(l, registry, cfg)
+	servers, warm, err := bridgeServers(l, registry, cfg)
 	if err != nil {
 		return err
 	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopBound)
+		defer cancel()
+		if err := warm.close(ctx); err != nil {
+			l.log.Error("not every sandbox that was kept ready could be stopped", "error", err)
+		}
+	}()
 	if err := registry.Add(ctx, servers...); err != nil {
 		return err
 	}
+	warm.fill()
 	return serveHTTP(ctx, ln, registry, len(servers))
 }
 

@@ -6,7 +6,10 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/internal/config"
+	"github.com/sandboxd/sandboxd/cmd/sandboxd/internal/pool"
 	"github.com/sandboxd/sandboxd/mcpbridge"
 	"github.com/sandboxd/sandboxd/sandbox"
 )
@@ -16,32 +19,59 @@ import (
 // one, handing the other to the engine. A build has a bound of its own.
 const startTimeout = 3 * time.Minute
 
-// bridgeServers turns a config's servers into the bridge's.
-func bridgeServers(l *launcher, registry *mcpbridge.Registry, cfg *config.Config) ([]mcpbridge.Server, error) {
+// pools keep sandboxes started for those servers that ask for it.
+type pools []*pool.Pool
+
+func (ps pools) fill() {
+	for _, p := range ps {
+		p.Fill()
+	}
+}
+
+func (ps pools) close(ctx context.Context) error {
+	var g errgroup.Group
+	for _, p := range ps {
+		g.Go(func() error { return p.Close(ctx) })
+	}
+	return g.Wait()
+}
+
+// bridgeServers turns a config's servers into the bridge's. The pools start
+// nothing before they are filled, and have to be closed.
+func bridgeServers(l *launcher, registry *mcpbridge.Registry, cfg *config.Config) ([]mcpbridge.Server, pools, error) {
 	var out []mcpbridge.Server
+	var warm pools
 	for _, s := range cfg.Servers {
 		switch s.Transport {
 		case config.Stdio:
 		case config.HTTP, config.SSE:
 			remote, err := remoteServer(l, registry, cfg.Tenant, s)
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			out = append(out, remote)
 			continue
 		default:
-			return nil, usagef("server %s: transport %s is not served yet: use http if the server speaks it", s.ID, s.Transport)
+			return nil, nil, usagef("server %s: transport %s is not served yet: use http if the server speaks it", s.ID, s.Transport)
 		}
 		srv := stdioServer(cfg.Tenant, s)
 		srv.inFlight = func() []string { return registry.InFlight(s.ID) }
 		start := &starter{l: l, srv: srv}
 		b := bridgeServer(s)
 		b.Prepare, b.Start, b.CacheKey = start.prepareOnly, start.start, start.cacheKey
+		if s.Warm > 0 {
+			p, err := pool.New(pool.Config{Size: s.Warm, Start: start.start, StartTimeout: startTimeout, Logger: l.log.With("server", s.ID)})
+			if err != nil {
+				return nil, nil, err
+			}
+			b.Start = p.Take
+			warm = append(warm, p)
+		}
 		b.ToolsAllowlist = both(s.ToolsAllowlist, s.Policy.Tools.Allow)
 		b.Include = both(s.Include, s.Policy.Tools.Include)
 		out = append(out, b)
 	}
-	return out, nil
+	return out, warm, nil
 }
 
 // bridgeServer is what servers of all transports have in common.

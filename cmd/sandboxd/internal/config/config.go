@@ -76,6 +76,9 @@ type Server struct {
 	Pin, Sharing string
 	// IdleStop ends a sandbox that nobody called for that long; 0 never does.
 	IdleStop time.Duration
+	// Warm is how many sandboxes of a stdio server are kept started for those
+	// to come; 0 is none.
+	Warm int
 	// Required makes a failed start of this server one of the whole.
 	Required bool
 	// Autostart keeps it running from the start on.

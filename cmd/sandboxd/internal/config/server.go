@@ -14,7 +14,7 @@ import (
 // The keys of a server, by the transports that they belong to.
 var (
 	commonKeys  = []string{"id", "label", "transport", "tools_allowlist", "include", "renames", "descriptions", "pin", "sharing", "idle_stop", "required", "autostart"}
-	stdioKeys   = []string{"command", "args", "env", "policy", "isolation", "mounts"}
+	stdioKeys   = []string{"command", "args", "env", "policy", "isolation", "mounts", "warm"}
 	networkKeys = []string{"url", "headers", "allow_local_endpoint"}
 	serverKeys  = slices.Concat(commonKeys, stdioKeys, networkKeys)
 )
@@ -140,7 +140,14 @@ func (f *file) stdio(m strict.Map, s *Server) {
 		s.Isolation = tier
 	}
 	f.mounts(m, s)
+	s.Warm = int(m.Int("warm", 1, maxWarm))
+	if s.Warm > 0 && s.Policy != nil && s.Policy.Limits.Wall > 0 {
+		m.Errorf("warm", "cannot stand beside a policy that limits wall: the time until somebody comes would count")
+	}
 }
+
+// maxWarm is how many sandboxes one server can keep started.
+const maxWarm = 16
 
 func (f *file) mounts(m strict.Map, s *Server) {
 	seen := map[string]bool{}

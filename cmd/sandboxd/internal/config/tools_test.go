@@ -7,6 +7,31 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+func TestWarm(t *testing.T) {
+	cfg, err := parse(t.TempDir(), "c.yaml", "mcp_servers: [{id: a, command: x, warm: 3}, {id: b, command: x}]", env(nil))
+	if err != nil || cfg.Servers[0].Warm != 3 || cfg.Servers[1].Warm != 0 {
+		t.Fatalf("%+v, %v", cfg, err)
+	}
+	_, err = parse(t.TempDir(), "c.yaml", `
+mcp_servers:
+- {id: a, command: x, warm: 0}
+- {id: b, command: x, warm: 17}
+- {id: c, command: x, warm: yes}
+- {id: d, command: x, warm: 1, policy: {limits: {wall: 10m}}}
+- {id: e, url: 'https://e.example.com', warm: 1}
+`, env(nil))
+	want := []string{
+		"mcp_servers[0].warm: want a whole number from 1 to 16 in plain decimal digits",
+		"mcp_servers[1].warm: want a whole number from 1 to 16 in plain decimal digits",
+		"mcp_servers[2].warm: want a whole number, got a string",
+		"mcp_servers[3].warm: cannot stand beside a policy that limits wall: the time until somebody comes would count",
+		"mcp_servers[4].warm: is for stdio servers; this one has transport http",
+	}
+	if diff := cmp.Diff(want, stripped(t, err)); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestToolKeys(t *testing.T) {
 	cfg, err := parse(t.TempDir(), "c.yaml", `
 mcp_servers:
