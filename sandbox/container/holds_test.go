@@ -240,7 +240,7 @@ func TestSystemCalls(t *testing.T) {
 			}
 		}
 		g.must("call", n(openat), "-100", "'/tmp", n(unix.O_DIRECTORY), setuid) // a mode of no meaning
-		for _, cmd := range []int{unix.F_GETFD, unix.F_GETFL, unix.F_DUPFD_CLOEXEC, unix.F_GETPIPE_SZ} {
+		for _, cmd := range []int{unix.F_GETFD, unix.F_GETFL, unix.F_DUPFD_CLOEXEC} {
 			g.must("call", n(fcntl), "0", n(cmd), "0")
 		}
 		g.must("call", n(prlimit64), "0", n(unix.RLIMIT_CORE), "0", "0") // asks only
