@@ -7,12 +7,18 @@ import (
 	"golang.org/x/time/rate"
 )
 
+// lookupsPerConnection is how many look-ups a guest may ask for with each
+// connection that the policy lets it open: one for each family. They all go to
+// a resolver that it shares with everybody else.
+const lookupsPerConnection = 2
+
 // budget is what one sandbox may still use. connections and rate are guarded
 // by the Egress's lock; the byte counts are atomic, for the copying loops.
 type budget struct {
 	connections int
 	rate        *rate.Limiter
-	maxUp       atomic.Int64 // 0: unlimited
+	lookups     *rate.Limiter // of look-ups that guests ask for; not under the lock
+	maxUp       atomic.Int64  // 0: unlimited
 	maxDown     atomic.Int64
 	up, down    atomic.Int64
 }
@@ -20,11 +26,15 @@ type budget struct {
 // set puts other limits in force. What was used stays used.
 func (b *budget) set(l Limits) {
 	b.connections = l.Connections
+	lookups := lookupsPerConnection * l.PerSecond
 	if b.rate == nil {
 		b.rate = rate.NewLimiter(rate.Limit(l.PerSecond), l.PerSecond)
+		b.lookups = rate.NewLimiter(rate.Limit(lookups), lookups)
 	} else {
 		b.rate.SetLimit(rate.Limit(l.PerSecond))
 		b.rate.SetBurst(l.PerSecond)
+		b.lookups.SetLimit(rate.Limit(lookups))
+		b.lookups.SetBurst(lookups)
 	}
 	b.maxUp.Store(l.BytesUp)
 	b.maxDown.Store(l.BytesDown)

@@ -104,11 +104,10 @@ func (e *Egress) resolveQuery(ctx context.Context, q dnsQuery, parseErr error) r
 	default:
 		return r.refused(deny(ReasonDNSType, first.rule), dnsRefused)
 	}
-	if !e.gw.lookups.enter() {
-		e.gw.lookups.leave()
+	defer e.gw.lookups.leave()
+	if !e.gw.lookups.enter() || !e.budget.lookups.Allow() {
 		return r.refused(deny(ReasonRate, nil), dnsServFail)
 	}
-	defer e.gw.lookups.leave()
 	return e.resolveName(ctx, p, r, first, ports)
 }
 

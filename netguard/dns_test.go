@@ -256,3 +256,35 @@ func TestResolveAllowsAreRecordedOncePerPin(t *testing.T) {
 		t.Errorf("%d records", n)
 	}
 }
+
+// TestLookupsAreLimited: a guest cannot flood the resolver that it shares with
+// others, not even with questions that policy allows. Refusals cost no query.
+func TestLookupsAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{Mode: ModeAllowlist, Allow: []Rule{{Host: "api.example.com"}}, Limits: Limits{PerSecond: 3}})
+		l.names.set("api.example.com", time.Minute, "8.8.8.8")
+		ask := func(name string) dnsmessage.RCode {
+			m, _, _ := l.ask(t, dnsQueryBytes(t, name, dnsmessage.TypeA, nil))
+			return m.RCode
+		}
+		for range 50 {
+			if got := ask("other.example.com."); got != dnsmessage.RCodeNameError {
+				t.Fatalf("a refused name: %v", got)
+			}
+		}
+		for range 2 {
+			for i := range 3 * lookupsPerConnection {
+				if got := ask("api.example.com."); got != dnsmessage.RCodeSuccess {
+					t.Fatalf("look-up %d: %v", i, got)
+				}
+			}
+			if got := ask("api.example.com."); got != dnsmessage.RCodeServerFailure {
+				t.Errorf("one look-up too many: %v", got)
+			}
+			if d := l.lastDecision(); d.Reason != ReasonRate {
+				t.Errorf("recorded as %q, want %q", d.Reason, ReasonRate)
+			}
+			time.Sleep(time.Second)
+		}
+	})
+}
