@@ -49,6 +49,9 @@ func (d *decoder) policy(n *strict.Node, path string) *Policy {
 	case m.Has("egress"):
 		m.Errorf("egress", "the section is empty: leave the key out for no network, or start it with mode: allowlist")
 	}
+	if m.Has("tools") && m.Get("tools") == nil {
+		m.Errorf("tools", "the section is empty: leave the key out for every tool, or write allow: [] for none")
+	}
 	if p.WASMCountsAsContainer && p.Isolation != sandbox.Container && p.Isolation != 0 {
 		r.Warnf(m.Get("wasm_counts_as_container"), m.Path("wasm_counts_as_container"),
 			"has no effect with a minimum of %s: it speaks of a minimum of container only", p.Isolation)

@@ -179,11 +179,28 @@ func (m Map) List(name string) []*Node {
 	return n.Items
 }
 
+// list takes a list of names. A key with nothing behind it is a fault: whoever
+// has commented out the last of them means none, where a missing key can mean
+// all.
+func (m Map) list(name string) *Node {
+	n := m.node.Get(name)
+	switch {
+	case n == nil:
+		return nil
+	case n.Kind == Null:
+		m.r.Errorf(n, m.Path(name), "is empty: write [] for none, or leave the key out")
+		return nil
+	case !m.r.want(n, m.Path(name), List):
+		return nil
+	}
+	return n
+}
+
 // Strings takes a list of strings; an empty list is not nil. Items keep their
 // index even where one is of another kind.
 func (m Map) Strings(name string) []string {
-	n := m.Get(name)
-	if n == nil || !m.r.want(n, m.Path(name), List) {
+	n := m.list(name)
+	if n == nil {
 		return nil
 	}
 	out := make([]string, 0, len(n.Items))
@@ -197,8 +214,8 @@ func (m Map) Strings(name string) []string {
 // Names takes a list of different strings that match re; what names them in
 // messages. An empty list is not nil.
 func (m Map) Names(name string, re *regexp.Regexp, what string) []string {
-	n := m.Get(name)
-	if n == nil || !m.r.want(n, m.Path(name), List) {
+	n := m.list(name)
+	if n == nil {
 		return nil
 	}
 	out := make([]string, 0, len(n.Items))
