@@ -71,8 +71,8 @@ func startRealEngine(t *testing.T, group string) (*Server, string) {
 	})
 	host, err := container.New(container.Config{
 		Address: d.Address(), Runc: filepath.Join(parts, "runc"), Runsc: filepath.Join(parts, "runsc"),
-		Shim:     filepath.Join(parts, "containerd-shim-runc-v2"),
-		StateDir: filepath.Join(dir, "state"), Instance: "engine-test", Logger: logger,
+		Shim: filepath.Join(parts, "containerd-shim-runc-v2"), Init: filepath.Join(parts, "sandbox-init"),
+		StateDir: filepath.Join(dir, "state"), Instance: fmt.Sprintf("engine-test-%d", os.Getpid()), Logger: logger,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -113,6 +113,12 @@ func guestImage(t *testing.T) sandbox.Image {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	return imageOf(t, bin)
+}
+
+// imageOf makes an image of a program and nothing else.
+func imageOf(t *testing.T, bin string) sandbox.Image {
+	t.Helper()
 	b, err := os.ReadFile(bin)
 	if err != nil {
 		t.Fatal(err)
