@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,7 +35,8 @@ type Config struct {
 	// Quota bounds what callers hold at once.
 	Quota Quota
 	// Ceiling bounds each sandbox's limits; a zero field sets no bound, except
-	// that memory and temporary space are bounded by the host's memory.
+	// that memory and temporary space are bounded by the host's memory, and
+	// pids by a quarter of all that the kernel can number.
 	Ceiling sandbox.Limits
 	// MaxImageBytes bounds one imported archive; 0 means 8 GiB.
 	MaxImageBytes int64
@@ -98,5 +102,21 @@ func (c Config) withDefaults() (Config, error) {
 			*v = ram
 		}
 	}
+	if c.Ceiling.PIDs == 0 {
+		all, err := pidMax()
+		if err != nil {
+			return c, fmt.Errorf("engine config: reading how many processes the host can have: %w", err)
+		}
+		c.Ceiling.PIDs = max(all/4, 1)
+	}
 	return c, nil
+}
+
+// pidMax is how many processes and threads the kernel can number.
+func pidMax() (int64, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/pid_max")
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
 }

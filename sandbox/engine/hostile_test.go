@@ -229,6 +229,7 @@ func TestRequestsAreBounded(t *testing.T) {
 		"an unclean folder":  spec(func(m *startMsg) { m.Spec.Dir = "/a/../b" }),
 		"a name with lines":  spec(func(m *startMsg) { m.Spec.Name = "a\nb" }),
 		"all the memory":     spec(func(m *startMsg) { m.Spec.Limits.MemoryBytes = 1 << 62 }),
+		"all the processes":  spec(func(m *startMsg) { m.Spec.Limits.PIDs = 1 << 22 }),
 		"a long grace":       spec(func(m *startMsg) { m.Spec.Limits.StopGrace = time.Hour }),
 		"a mapped address":   spec(func(m *startMsg) { m.Open = opening("::ffff:10.0.0.0/104") }),
 		"host bits":          spec(func(m *startMsg) { m.Open = opening("192.0.2.1/24") }),
