@@ -8,33 +8,31 @@ import (
 // Limits bounds one sandbox. A zero field means its default, never "no
 // limit"; only Wall's default is unlimited, since servers are long-lived.
 type Limits struct {
-	// MemoryBytes bounds memory, swap included. There is never an
-	// address-space limit: Node alone maps over 10 GB.
+	// MemoryBytes bounds memory, swap included; default 1 GiB. There is never
+	// an address-space limit: Node alone maps over 10 GB.
 	MemoryBytes int64
-	// CPUs bounds processor time, in cores.
+	// CPUs bounds processor time, in cores; default 1.
 	CPUs float64
-	// PIDs bounds processes and threads together.
+	// PIDs bounds processes and threads together; default 256.
 	PIDs int64
-	// Files bounds open descriptors of one process.
+	// Files bounds open descriptors of one process; default 4096.
 	Files uint64
-	// TmpBytes bounds each private tmpfs (HOME and /tmp).
+	// TmpBytes bounds each private tmpfs (HOME and /tmp); default 256 MiB.
 	TmpBytes int64
 	// Wall bounds the sandbox's whole life; 0 leaves it unbounded. A sandbox
 	// that meets it exits with cause Deadline.
 	Wall time.Duration
 	// StopGrace is how long each rung of the stop ladder waits (stdin closed,
-	// then TERM, then KILL).
+	// then TERM, then KILL); default 2 s.
 	StopGrace time.Duration
 }
 
-// DefaultLimits serves an ordinary Node server.
-var defaultLimits = Limits{
-	MemoryBytes: 1 << 30, CPUs: 1, PIDs: 256, Files: 4096, TmpBytes: 256 << 20, StopGrace: 2 * time.Second,
-}
-
-// WithDefaults returns the limits with every zero field filled in.
+// WithDefaults returns the limits with every zero field filled in, with what
+// serves an ordinary Node server.
 func (l Limits) WithDefaults() Limits {
-	d := defaultLimits
+	d := Limits{
+		MemoryBytes: 1 << 30, CPUs: 1, PIDs: 256, Files: 4096, TmpBytes: 256 << 20, StopGrace: 2 * time.Second,
+	}
 	if l.MemoryBytes != 0 {
 		d.MemoryBytes = l.MemoryBytes
 	}

@@ -27,7 +27,7 @@ type Spec struct {
 	Dir string
 	// Mounts is the allow-list of host folders and files.
 	Mounts []Mount
-	// Limits bounds the sandbox; zero fields take DefaultLimits.
+	// Limits bounds the sandbox; zero fields take their defaults.
 	Limits Limits
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -167,7 +166,7 @@ func TestStartEngineThatLosesTheRace(t *testing.T) {
 
 func TestStartEngineSaysWhyItEnded(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "engine.sock")
-	cfg := engine.ClientConfig{Socket: socket, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	cfg := engine.ClientConfig{Socket: socket, Logger: slog.New(slog.DiscardHandler)}
 	for _, why := range []string{"the parts are missing", "runc is too old"} {
 		_, err := startEngine(t.Context(), cfg, "/bin/sh", "-c", "echo "+why+" >&2; exit 3")
 		if err == nil || !strings.HasSuffix(err.Error(), "exit status 3); it said: "+why) {

@@ -36,7 +36,7 @@ func (r *runtimes) forTier(ctx context.Context, tier sandbox.Isolation) (sandbox
 	defer r.mu.Unlock()
 	if tier.IsWASM() {
 		if r.modules == nil {
-			rt, err := wasm.New(wasm.Config{
+			rt, err := wasm.New(wasm.Config{ //nolint:contextcheck // a runtime lives until Close, not as long as the first start
 				CacheDir: filepath.Join(r.cache, "modules"), WorkerCommand: []string{"/proc/self/exe"}, Logger: r.log,
 			})
 			if err != nil {
