@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package lab builds a small internet for tests: a network namespace of the
 // test's own in which public addresses are local, with real DNS and TLS
 // servers, and a way to run programs in it as an ordinary user. Nothing in it
