@@ -62,7 +62,7 @@ func (b *Builder) Remove(ctx context.Context, ref Ref) error {
 	}
 	err := os.Remove(b.st.path("refs", b.key(ref)+".json"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return fail(ErrNotBuilt, "no image of "+ref.String()+" is here", "")
+		return fail(ErrNotBuilt, "no image of "+ref.String()+" is here", "sandboxd image ls shows those that are")
 	}
 	if err != nil {
 		return err

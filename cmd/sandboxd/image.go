@@ -15,7 +15,7 @@ func newImage() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "image",
 		Short: "Build, list and remove sealed images",
-		Args:  exactly(0),
+		Args:  onlyCommands,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newImageBuild(), newImageList(), newImageRemove(), newImagePrune())

@@ -101,6 +101,24 @@ func exactly(n int) cobra.PositionalArgs {
 	}
 }
 
+// atMost is cobra.MaximumNArgs with a usage error that shows the form.
+func atMost(n int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > n {
+			return usagef("%s takes at most %d argument(s), not %d: %s", cmd.CommandPath(), n, len(args), cmd.UseLine())
+		}
+		return nil
+	}
+}
+
+// onlyCommands is for a command that does nothing but hold others.
+func onlyCommands(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("unknown command %q: see %s --help", args[0], cmd.CommandPath())
+	}
+	return nil
+}
+
 func newVersion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",

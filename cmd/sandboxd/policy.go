@@ -22,7 +22,7 @@ func newPolicy() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "policy",
 		Short: "Check, explain and test egress policies",
-		Args:  exactly(0),
+		Args:  onlyCommands,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newPolicyCheck(), newPolicyExplain(), newPolicyTest(), newPolicyShow())
@@ -124,7 +124,7 @@ func newPolicyShow() *cobra.Command {
 section that a preset or a policy FILE comes to here, as JSON: each
 {{registry.NAME}} replaced by the hosts that this user's clients are configured
 with. It can serve as the policy of a cases file.`,
-		Args: cobra.MaximumNArgs(1),
+		Args: atMost(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case expanded && len(args) == 0:

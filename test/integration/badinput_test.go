@@ -150,6 +150,8 @@ func (w badWorld) cases() []badInput {
 	return []badInput{
 		{"no command", run(), nil, usage, []string{"no server to run", "sandboxd run -- npx"}},
 		{"unknown command", []string{"rnu"}, nil, usage, []string{`"rnu"`, "--help"}},
+		{"unknown command below another", []string{"policy", "chekc"}, nil, usage, []string{`"chekc"`, "sandboxd policy --help"}},
+		{"too many arguments", []string{"policy", "show", "none", "registries"}, nil, usage, []string{"at most 1", "sandboxd policy show"}},
 		{"unknown flag", run("--polcy", "none", "--", "npx", "-y", "x"), nil, usage, []string{"--polcy", "sandboxd run --help"}},
 		{"docker", run("--", "docker", "run", "-i", "mcp/git"), nil, usage, []string{`"docker"`, "container images are not taken yet", "npx -y PACKAGE"}},
 		{"uvx", run("--", "uvx", "mcp-server-git"), nil, usage, []string{`"uvx"`, "Python servers are not built yet"}},
