@@ -76,8 +76,8 @@ func startEngine(ctx context.Context, cfg engine.ClientConfig, program string, a
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }() // ends with the engine, or with this program
+	ended := make(chan struct{}, 1)
+	go func() { _ = cmd.Wait(); ended <- struct{}{} }() // ends with the engine, or with this program
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	var late <-chan time.Time
@@ -89,10 +89,10 @@ func startEngine(ctx context.Context, cfg engine.ClientConfig, program string, a
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case end := <-ended:
+		case <-ended:
 			text := tail(said, begin)
 			if !strings.Contains(text, engine.ErrRunning.Error()) {
-				return nil, fmt.Errorf("the engine ended at its start (%w); it said: %s", end, text)
+				return nil, fmt.Errorf("the engine ended at its start (%s); it said: %s", cmd.ProcessState, text)
 			}
 			late = time.After(raceBound) // another caller's will answer
 		case <-late:

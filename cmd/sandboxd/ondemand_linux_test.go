@@ -37,7 +37,7 @@ func TestOnDemandEngine(t *testing.T) {
 	if err := os.WriteFile(socket+".env", []byte(strings.Join(os.Environ(), "\n")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	srv, err := engine.NewServer(engine.Config{Socket: socket, Tiers: []sandbox.Isolation{sandbox.Container}, Idle: 500 * time.Millisecond})
+	srv, err := engine.NewServer(engine.Config{Socket: socket, Tiers: []sandbox.Isolation{sandbox.Container}, Idle: 2 * time.Second})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

@@ -108,7 +108,7 @@ func TestSocketPermissions(t *testing.T) {
 }
 
 func TestEngineEndsWhenIdle(t *testing.T) {
-	e := startEngine(t, func(c *Config) { c.Idle = 300 * time.Millisecond })
+	e := startEngine(t, func(c *Config) { c.Idle = 1500 * time.Millisecond })
 	c := dialTest(t, e)
 	sb, err := c.Start(t.Context(), testSpec(layout(t, "k"), "/bin/cat"), nil)
 	if err != nil {
@@ -117,7 +117,7 @@ func TestEngineEndsWhenIdle(t *testing.T) {
 	select {
 	case err := <-e.ended:
 		t.Fatalf("ended with a sandbox running: %v", err)
-	case <-time.After(600 * time.Millisecond):
+	case <-time.After(2 * time.Second):
 	}
 	if err := sb.Close(t.Context()); err != nil {
 		t.Fatal(err)
@@ -134,7 +134,7 @@ func TestEngineEndsWhenIdle(t *testing.T) {
 		t.Fatal("still running")
 	}
 	var missing *sandbox.UnavailableError
-	if _, err := Dial(t.Context(), ClientConfig{Socket: e.socket}); !errors.As(err, &missing) || missing.Next != "start it with: sudo sandboxd engine" {
+	if _, err := Dial(t.Context(), ClientConfig{Socket: e.socket}); !errors.As(err, &missing) || !strings.HasPrefix(missing.Next, "start it with: sudo sandboxd engine --group") {
 		t.Errorf("Dial: %v", err)
 	}
 }
