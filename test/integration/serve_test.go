@@ -134,7 +134,7 @@ type serving struct {
 
 // startServe starts serve as the ordinary user in the lab's namespace and
 // waits until it serves.
-func startServe(t *testing.T, l *lab.Lab, env []string, args ...string) *serving {
+func startServe(t testing.TB, l *lab.Lab, env []string, args ...string) *serving {
 	t.Helper()
 	s := &serving{l: l, stdout: &syncBuffer{}, stderr: &syncBuffer{}, done: make(chan struct{}), client: l.HTTPClient()}
 	s.cmd = l.Command(context.Background(), program, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
@@ -163,7 +163,7 @@ func startServe(t *testing.T, l *lab.Lab, env []string, args ...string) *serving
 }
 
 // request speaks to the HTTP API.
-func (s *serving) request(t *testing.T, method, path, body string) (int, string) {
+func (s *serving) request(t testing.TB, method, path, body string) (int, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -222,7 +222,7 @@ func (r result) text() string {
 	return b.String()
 }
 
-func (s *serving) call(t *testing.T, slug, action, args string) (int, result) {
+func (s *serving) call(t testing.TB, slug, action, args string) (int, result) {
 	t.Helper()
 	status, body := s.request(t, http.MethodPost, "/api/v1/automation/connectors/"+slug+"/actions/"+action, args)
 	var r result
