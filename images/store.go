@@ -47,6 +47,17 @@ type record struct {
 
 func openStore(dir string, log *slog.Logger) (*store, error) {
 	s := &store{dir: dir, log: log}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	// Whoever can write here decides what runs, with this user's secrets.
+	info, err := os.Lstat(dir)
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.IsDir() || !ours(info):
+		return nil, fmt.Errorf("images: cache folder %q is not a folder that only this user can write to: %w", dir, fs.ErrPermission)
+	}
 	for _, d := range []string{"oci/blobs/sha256", "refs", "lock", "shared", "locks", "tmp"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
 			return nil, err
