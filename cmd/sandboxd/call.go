@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -59,7 +60,13 @@ where the tool failed.`,
 func (f *callFlags) call(ctx context.Context, w io.Writer, connector, action, input string) error {
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(input), &object); err != nil {
-		return usagef("the arguments are not a JSON object: %w", err)
+		if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
+			err = fmt.Errorf("this is JSON of type %s", wrong.Value)
+		}
+		return usagef(`the arguments are not a JSON object such as '{"text": "hello"}': %w`, err)
+	}
+	if u, err := url.Parse(f.server); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return usagef("--server %q: want http://HOST:PORT", f.server)
 	}
 	token, err := readToken(f.tokenFile)
 	if err != nil {
@@ -82,7 +89,13 @@ func (f *callFlags) call(ctx context.Context, w io.Writer, connector, action, in
 	// No proxy: this is our own API, on loopback unless the user says else.
 	client := &http.Client{Transport: &http.Transport{}}
 	res, err := client.Do(req)
-	if err != nil {
+	if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) {
+		err = wrapped.Err // without the URL, which is said already
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("no answer from %s within %s (--timeout gives it longer)", f.server, f.timeout)
+	case err != nil:
 		return fmt.Errorf("no answer from %s: %w (is sandboxd serve running?)", f.server, err)
 	}
 	defer res.Body.Close() //nolint:errcheck // read to its end
