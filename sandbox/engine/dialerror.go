@@ -26,7 +26,7 @@ func dialError(socket string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		e.What = fmt.Sprintf("no engine is running at %s", socket)
-		e.Next = "start it with: sudo sandboxd engine"
+		e.Next = "start it with: sudo sandboxd engine --group GROUP, where GROUP is one of yours"
 	case errors.Is(err, fs.ErrPermission):
 		e.What = fmt.Sprintf("you may not use the engine at %s", socket)
 		e.Next = permissionAdvice(socket)

@@ -134,7 +134,7 @@ func TestEngineEndsWhenIdle(t *testing.T) {
 		t.Fatal("still running")
 	}
 	var missing *sandbox.UnavailableError
-	if _, err := Dial(t.Context(), ClientConfig{Socket: e.socket}); !errors.As(err, &missing) || !strings.HasPrefix(missing.Next, "start it with: sudo sandboxd engine --group") {
+	if _, err := Dial(t.Context(), ClientConfig{Socket: e.socket}); !errors.As(err, &missing) || missing.Next != "start it with: sudo sandboxd engine --group GROUP, where GROUP is one of yours" {
 		t.Errorf("Dial: %v", err)
 	}
 }

@@ -180,5 +180,5 @@ func (c Config) engine(ctx context.Context) Check {
 	case os.Geteuid() == 0:
 		return ok("none runs; root starts one on demand")
 	}
-	return warn("none runs at "+c.Engine+": only WASM servers can be started", "start one with sudo sandboxd engine")
+	return warn("none runs at "+c.Engine+": only WASM servers can be started", "start one with sudo sandboxd engine --group GROUP, where GROUP is one of yours")
 }
