@@ -109,7 +109,11 @@ func chooseTier(ref images.Ref, s server) (sandbox.Isolation, error) {
 	case !isWASM && tier.IsWASM():
 		return 0, usagef("%s needs a container: use --isolation container or gvisor", ref)
 	case !s.policy.Satisfied(tier):
-		return 0, usagef("policy %s asks for isolation %s or stronger, not %s", s.policy.Name, s.policy.Isolation, tier)
+		next := "leave isolation out, and the policy's is taken"
+		if tier == sandbox.WASM {
+			next = "a WASM module has no stronger tier, so lower the policy's; wasm_counts_as_container meets container"
+		}
+		return 0, usagef("policy %s asks for isolation %s or stronger, not %s: %s", s.policy.Name, s.policy.Isolation, tier, next)
 	}
 	return tier, nil
 }
