@@ -14,6 +14,9 @@ import (
 	"github.com/sandboxd/sandboxd/mcpbridge/schema"
 )
 
+// errNotSelected is the one reason that the operator chose.
+var errNotSelected = errors.New("not selected by tools_allowlist and include")
+
 // LeftOut reports one tool that admission did not take in.
 type LeftOut struct {
 	// Tool is the tool's name, quoted and cut where it is not a valid one.
@@ -102,7 +105,7 @@ func admitOne(raw json.RawMessage, srv Server) (name string, _ *tool, err error)
 		return name, nil, fmt.Errorf("the definition has the member %q twice", relay.Cut([]byte(dup), 80))
 	}
 	if !srv.selects(name) {
-		return name, nil, errors.New("not selected by tools_allowlist and include")
+		return name, nil, errNotSelected
 	}
 	shown, ok := srv.shown(name)
 	if !ok {

@@ -3,6 +3,8 @@ package mcpbridge
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/sandboxd/sandboxd/mcpbridge/client"
@@ -79,7 +81,13 @@ func (e *entry) take(l *toolList) {
 		old = &snapshot{}
 	}
 	for _, l := range snap.leftOut {
-		e.log.Warn("tool left out", "tool", l.Tool, "reason", relay.Cut([]byte(l.Reason), 300))
+		level := slog.LevelWarn
+		if l.Reason == errNotSelected.Error() {
+			level = slog.LevelInfo
+		}
+		if !slices.Contains(old.leftOut, l) { // said once, not at every listing
+			e.log.Log(context.Background(), level, "tool left out", "tool", l.Tool, "reason", relay.Cut([]byte(l.Reason), 300))
+		}
 	}
 	added, removed, changed := diff(old, snap)
 	if len(added)+len(removed)+len(changed) > 0 {
