@@ -10,6 +10,8 @@ LDFLAGS  := -s -w -X main.version=$(VERSION)
 GOLANGCI := v2.15.0
 FUZZTIME ?= 10s
 LISTEN   ?= 127.0.0.1:8787
+# sudo's PATH does not hold the place where Go's own installer puts it.
+export PATH := $(PATH):/usr/local/go/bin
 
 .PHONY: help build example run test unit integration lint bench fuzz soak engine deps clean
 
