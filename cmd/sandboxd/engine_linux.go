@@ -70,6 +70,9 @@ func (f *engineFlags) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := parts.trusted(); err != nil {
+		return err
+	}
 	// The lock comes first: two engines must never share a state folder.
 	srv, err := engine.NewServer(engine.Config{
 		Socket: f.socket, Group: f.group, Version: version, Tiers: parts.tiers(), Idle: f.idle, Logger: log,
@@ -131,6 +134,20 @@ func (p engineParts) tiers() []sandbox.Isolation {
 		out = append(out, sandbox.GVisor)
 	}
 	return out
+}
+
+// trusted refuses parts that somebody other than root could change, also where
+// containerd is another's: this process has them run as root.
+func (p engineParts) trusted() error {
+	for _, path := range []string{p.shim, p.runc, p.runsc, p.init} {
+		if path == "" {
+			continue
+		}
+		if err := daemon.Trusted(path); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // partsDirs are the folders where the parts are looked for, in order.
