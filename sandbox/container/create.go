@@ -55,7 +55,7 @@ func (h *host) create(ctx context.Context, b *box, p plan) error {
 	c, err := h.cl.NewContainer(call, b.id,
 		client.WithImageName(img.Name()), client.WithContainerLabels(h.boxLabels(b.id, p.spec)),
 		client.WithRuntime(h.runtime(), &apioptions.Options{BinaryName: h.entry(p.spec.Isolation), Root: h.runtimeDir()}),
-		client.WithSpec(buildSpec(p)))
+		client.WithSpec(h.spec(p)))
 	if err = either(err, ctx.Err()); err != nil {
 		return err
 	}

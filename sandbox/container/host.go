@@ -15,6 +15,7 @@ import (
 
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -28,6 +29,9 @@ type host struct {
 	lock   *os.File // flock on StateDir, for as long as the Host lives
 	labels map[string]string
 	idRE   *regexp.Regexp // finds the id of a box of this instance
+	// loosen is nil but in tests, which weaken a spec to show that an attack
+	// works where nothing stops it.
+	loosen func(*specs.Spec)
 
 	unpacking sync.Mutex
 

@@ -5,10 +5,13 @@ package container
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -32,6 +35,7 @@ func TestSoakRounds(t *testing.T) {
 	h := newHost(t)
 	warm(t, h)
 	before := trace(t, h)
+	goroutines, memory := runtime.NumGoroutine(), residentKB(t)
 	for i := range rounds(10, 2000) {
 		req := request()
 		req.Spec.Isolation, req.Gateway = tiers[i%2], i%4 < 2
@@ -48,6 +52,32 @@ func TestSoakRounds(t *testing.T) {
 		_ = closeFiles(f)
 	}
 	before.compare(t, h)
+	after := trace(t, h)
+	t.Logf("processes %d -> %d, mounts %d -> %d, cgroups %d -> %d, containers %d -> %d, snapshots %d -> %d, leases %d -> %d, folders %d -> %d, descriptors %d -> %d, goroutines %d -> %d, resident KiB (this process, containerd) %d -> %d",
+		len(before.Processes), len(after.Processes), len(before.Mounts), len(after.Mounts), len(before.Cgroups), len(after.Cgroups),
+		len(before.Containers), len(after.Containers), len(before.Snapshots), len(after.Snapshots), len(before.Leases), len(after.Leases),
+		len(before.Folders)+len(before.Runtimes), len(after.Folders)+len(after.Runtimes), len(before.Descriptors), len(after.Descriptors),
+		goroutines, runtime.NumGoroutine(), memory, residentKB(t))
+	if n := runtime.NumGoroutine(); n > goroutines {
+		t.Errorf("%d goroutines, before %d", n, goroutines)
+	}
+}
+
+// residentKB is the resident memory of this process and of containerd.
+func residentKB(t *testing.T) [2]int {
+	t.Helper()
+	var out [2]int
+	for i, pid := range []int{os.Getpid(), lab.daemon.Process.Pid} {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(b), "VmRSS:")
+		if _, err := fmt.Sscan(rest, &out[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out
 }
 
 // TestSoakCancelledStarts gives up on starts at random moments.

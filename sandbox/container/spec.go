@@ -46,6 +46,15 @@ type plan struct {
 
 func (p plan) gvisor() bool { return p.spec.Isolation == sandbox.GVisor }
 
+// spec is a box's OCI spec.
+func (h *host) spec(p plan) *specs.Spec {
+	s := buildSpec(p)
+	if h.loosen != nil {
+		h.loosen(s)
+	}
+	return s
+}
+
 // buildSpec writes the whole OCI spec by hand: what is not here, the guest
 // does not get.
 func buildSpec(p plan) *specs.Spec {

@@ -83,6 +83,14 @@ func direct(args []string) int {
 			return 1
 		}
 		fmt.Println(cmd.Process.Pid)
+	case "crash":
+		panic("on purpose")
+	case "ids":
+		fmt.Println(os.Geteuid())
+	case "scan":
+		return scan(args[1])
+	case "flood":
+		flood(args[1])
 	case "noop":
 	}
 	return 0
@@ -137,6 +145,9 @@ func do(op string, args []string) (string, error) {
 	}
 	if o, ok, err := kernel(op, args); ok {
 		return o, err
+	}
+	if f := attacks[op]; f != nil {
+		return f(args)
 	}
 	return network(op, args)
 }
