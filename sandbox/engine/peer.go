@@ -81,7 +81,7 @@ func (p *peer) hello() error {
 		return fmt.Errorf("%w: the first message was not hello", ErrProtocol)
 	}
 	if h.Version != protocolVersion {
-		return fmt.Errorf("%w: this engine speaks version %d, the caller %d: use the same release on both sides",
+		return fmt.Errorf("%w: this engine speaks version %d, the caller %d: use the same release on both sides, and restart the engine",
 			ErrProtocol, protocolVersion, h.Version)
 	}
 	if err := p.conn.c.SetReadDeadline(time.Time{}); err != nil {
