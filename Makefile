@@ -19,6 +19,7 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
 
 build: ## bin/sandboxd
+	@[[ -x $(BIN)/sandboxd ]] || echo 'the first build compiles every dependency, for a minute or two'
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o $(BIN)/sandboxd ./cmd/sandboxd
 
 example: ## bin/fetch.wasm, the shipped example server
