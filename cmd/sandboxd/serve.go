@@ -74,6 +74,9 @@ func (f *serveFlags) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if _, _, err := net.SplitHostPort(listen); err != nil {
+		return usagef("--listen %q: want HOST:PORT", listen)
+	}
 	if token == "" && !isLoopback(listen) {
 		return usagef("listening on %s lets other machines call the tools: give --token-file, or listen on 127.0.0.1", listen)
 	}
@@ -160,7 +163,7 @@ func tryThis(ctx context.Context, registry *mcpbridge.Registry, base string) {
 	for _, c := range registry.Connectors() {
 		d := c.Descriptor()
 		if key, args, ok := example(d.Actions); ok {
-			fmt.Fprintf(os.Stderr, "  try:        sandboxd call --server %s %s %s '%s'\n", base, d.Name, key, args)
+			fmt.Fprintf(os.Stderr, "  try:        %s call --server %s %s %s '%s'\n", os.Args[0], base, d.Name, key, args)
 			return
 		}
 	}
