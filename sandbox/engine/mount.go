@@ -10,21 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/internal/hostfs"
 )
-
-// mountable lists the file systems whose folders and files may be shown to a
-// guest: those that hold data. Everything else (proc, sysfs, cgroup, bpf,
-// debugfs, devpts, …) is an interface to the kernel and is refused, as is any
-// that a later kernel adds.
-var mountable = map[uint32]string{
-	unix.EXT4_SUPER_MAGIC: "ext", unix.XFS_SUPER_MAGIC: "xfs", unix.BTRFS_SUPER_MAGIC: "btrfs",
-	unix.F2FS_SUPER_MAGIC: "f2fs", unix.TMPFS_MAGIC: "tmpfs", unix.RAMFS_MAGIC: "ramfs",
-	unix.OVERLAYFS_SUPER_MAGIC: "overlay", unix.SQUASHFS_MAGIC: "squashfs", unix.EROFS_SUPER_MAGIC_V1: "erofs",
-	unix.ISOFS_SUPER_MAGIC: "iso9660", unix.MSDOS_SUPER_MAGIC: "vfat", unix.EXFAT_SUPER_MAGIC: "exfat",
-	unix.NFS_SUPER_MAGIC: "nfs", unix.V9FS_MAGIC: "9p", unix.ECRYPTFS_SUPER_MAGIC: "ecryptfs",
-	unix.FUSE_SUPER_MAGIC: "fuse", unix.CIFS_SUPER_MAGIC: "cifs", unix.SMB2_SUPER_MAGIC: "smb2",
-	0x2fc12fc1: "zfs", 0xca451a4e: "bcachefs", 0x5346544e: "ntfs", 0x7366746e: "ntfs3",
-}
 
 // checkMount says whether the caller may have this descriptor mounted: a
 // folder or a regular file, opened with O_PATH (so that neither holding nor
@@ -52,12 +39,8 @@ func checkMount(cred credentials, m sandbox.Mount) error {
 			return refuse("its descriptor was not opened with O_PATH")
 		}
 		var st unix.Stat_t
-		var fs unix.Statfs_t
-		if err := unix.Fstatfs(fd, &fs); err != nil {
-			return refuse("its file system: %v", err)
-		}
-		if mountable[uint32(fs.Type)] == "" {
-			return refuse("file system type %#x holds no data to show", uint32(fs.Type))
+		if err := hostfs.HoldsData(fd); err != nil {
+			return refuse("%v", err)
 		}
 		if err := unix.Fstat(fd, &st); err != nil {
 			return refuse("its descriptor: %v", err)

@@ -9,6 +9,8 @@ import (
 	"sort"
 	"strings"
 	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/internal/hostfs"
 )
 
 // MountSpec is one folder or file to show to the guest.
@@ -22,7 +24,9 @@ type MountSpec struct {
 }
 
 // LocalMounts serves mounts from this process, each through an os.Root of its
-// own: neither "..", nor a symbolic link, nor a race with either leaves it.
+// own: neither "..", nor a symbolic link, nor a race with either leaves it. A
+// file system that is mounted somewhere below is not carried in, and one that
+// is an interface to the kernel is refused.
 type LocalMounts struct {
 	list []mountPoint
 }
@@ -33,6 +37,7 @@ type mountPoint struct {
 	name  string
 	write bool
 	root  *os.Root
+	id    uint64 // of the host's mount that root lies in
 	files map[string]mountFile
 }
 
@@ -72,13 +77,20 @@ func (m *LocalMounts) openOne(spec MountSpec, single map[string]map[string]mount
 	if err != nil {
 		return fmt.Errorf("mount %q: %w", spec.Target, err)
 	}
+	if err := hostfs.HoldsData(int(spec.Source.Fd())); err != nil {
+		return fmt.Errorf("mount %q: %w", spec.Target, err)
+	}
 	switch {
 	case info.IsDir():
 		root, err := os.OpenRoot(reopenPath(spec.Source))
 		if err != nil {
 			return fmt.Errorf("mount %q: %w", spec.Target, err)
 		}
-		m.list = append(m.list, mountPoint{name: spec.Target, write: spec.ReadWrite, root: root})
+		id, err := hostfs.MountID(spec.Source)
+		if err != nil {
+			return errors.Join(fmt.Errorf("mount %q: %w", spec.Target, err), root.Close())
+		}
+		m.list = append(m.list, mountPoint{name: spec.Target, write: spec.ReadWrite, root: root, id: id})
 	case info.Mode().IsRegular():
 		src, err := duplicate(spec.Source)
 		if err != nil {
@@ -141,9 +153,13 @@ func (m *LocalMounts) Do(op PathOp) PathResult {
 	case (op.Kind == OpRename || op.Kind == OpLink) && op.Mount != op.NewMount:
 		return failed(EXDEV)
 	}
-	switch op.Kind {
-	case OpOpen:
+	if op.Kind == OpOpen {
 		return p.open(op)
+	}
+	if e := p.within(op.places()...); e != Success {
+		return failed(e)
+	}
+	switch op.Kind {
 	case OpStat:
 		return p.stat(op)
 	case OpSetTimes:
@@ -203,9 +219,19 @@ func (p mountPoint) open(op PathOp) PathResult {
 			return failed(ELOOP)
 		}
 	}
+	if op.Create || op.Truncate {
+		// These act at the open itself, before the file could be looked at.
+		if e := p.within(op.Path); e != Success {
+			return failed(e)
+		}
+	}
 	f, err := p.root.OpenFile(op.Path, op.hostFlags(), 0o666)
 	if err != nil {
 		return failed(fsErrno(err))
+	}
+	if e := p.sameMount(f); e != Success {
+		_ = f.Close()
+		return failed(e)
 	}
 	return checkOpened(f, op)
 }
