@@ -43,12 +43,6 @@ type Tools struct {
 	Include []string
 }
 
-// Permits reports whether a tool passes both lists.
-func (t Tools) Permits(name string) bool {
-	return (t.Allow == nil || slices.Contains(t.Allow, name)) &&
-		(t.Include == nil || slices.Contains(t.Include, name))
-}
-
 // PermitsEnv reports whether the server may be given the variable.
 func (p *Policy) PermitsEnv(name string) bool {
 	return p.Env == nil || slices.Contains(p.Env, name)

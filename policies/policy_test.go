@@ -214,15 +214,6 @@ func TestWarningsKeepTheirPlace(t *testing.T) {
 }
 
 func TestFilters(t *testing.T) {
-	both := Tools{Allow: []string{"a", "b"}, Include: []string{"b", "c"}}
-	for name, want := range map[string]bool{"a": false, "b": true, "c": false, "d": false} {
-		if both.Permits(name) != want {
-			t.Errorf("Permits(%s) is %v", name, !want)
-		}
-	}
-	if !(Tools{}).Permits("a") || (Tools{Allow: []string{}}).Permits("a") {
-		t.Error("nil must mean every tool, an empty list none")
-	}
 	if !(&Policy{}).PermitsEnv("A") || (&Policy{Env: []string{}}).PermitsEnv("A") {
 		t.Error("nil must mean every variable, an empty list none")
 	}

@@ -18,7 +18,7 @@ func newImage() *cobra.Command {
 		Args:  onlyCommands,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newImageBuild(), newImageList(), newImageRemove(), newImagePrune())
+	cmd.AddCommand(newImageBuild(), newImageLock(), newImageList(), newImageRemove(), newImagePrune())
 	return cmd
 }
 
@@ -37,24 +37,17 @@ func viewOf(img images.Image) imageView {
 func newImageBuild() *cobra.Command {
 	var asJSON, update bool
 	var with []string
+	var lock string
 	cmd := &cobra.Command{
-		Use:   "build [flags] REF | -- COMMAND…",
+		Use:   "build [flags] REF | -- COMMAND… | --lock FILE",
 		Short: "Fetch and seal an image, so that runs need no registry",
 		Args:  cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ref, _, err := images.FromCommand(args)
-			if err != nil {
-				return usageError{err}
-			}
 			b, err := newBuilder(with, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
-			build := b.Build
-			if update {
-				build = b.Update
-			}
-			img, err := build(cmd.Context(), ref)
+			img, err := buildImage(cmd.Context(), b, args, update, lock)
 			if err != nil {
 				return buildError(err)
 			}
@@ -68,7 +61,8 @@ func newImageBuild() *cobra.Command {
 	fl := cmd.Flags()
 	fl.SetInterspersed(false)
 	fl.BoolVar(&asJSON, "json", false, "print the image as JSON")
-	fl.BoolVar(&update, "update", false, "resolve the reference anew instead of using what was locked")
+	fl.BoolVar(&update, "update", false, "resolve the reference and the base anew instead of using what was locked")
+	fl.StringVar(&lock, "lock", "", "build just what this version lock says, to the same digest")
 	fl.StringSliceVar(&with, "with", nil, "distribution packages to add to the image, such as git")
 	return cmd
 }
