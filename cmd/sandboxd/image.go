@@ -124,7 +124,7 @@ func newImageRemove() *cobra.Command {
 			for _, a := range args {
 				ref, _, err := images.FromCommand([]string{a})
 				if err != nil {
-					return usageError{err}
+					return usagef("no image is named %q: sandboxd image ls shows their names", a)
 				}
 				if dry {
 					img, err := b.Inspect(ref)
