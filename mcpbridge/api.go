@@ -142,7 +142,7 @@ func (r *Registry) readArgs(w http.ResponseWriter, req *http.Request) (json.RawM
 	if t, _, err := mime.ParseMediaType(req.Header.Get("Content-Type")); req.ContentLength != 0 && (err != nil || t != "application/json") {
 		return nil, errf(CodeInvalidRequest, "Content-Type must be application/json")
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, r.cfg.MaxBody))
+	body, err := streamhttp.ReadBody(w, req, r.cfg.MaxBody)
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):

@@ -13,12 +13,19 @@ import (
 // own site as Origin.
 func (r *Registry) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		w.Header().Set("X-Content-Type-Options", "nosniff")
 		if req.URL.Path == "/healthz" {
 			next.ServeHTTP(w, req)
 			return
 		}
 		if !r.hostAllowed(req.Host) {
 			writeError(w, errf(CodeForbidden, "this Host is not served here: add it to the allowed hosts"))
+			return
+		}
+		// Some requests of another site's pages carry no Origin; browsers mark
+		// them all the same (Fetch Metadata).
+		if len(req.Header.Values("Origin")) == 0 && req.Header.Get("Sec-Fetch-Site") == "cross-site" {
+			writeError(w, errf(CodeForbidden, "requests of other sites are not served"))
 			return
 		}
 		for _, o := range req.Header.Values("Origin") {
@@ -55,7 +62,7 @@ func (r *Registry) originAllowed(origin string) bool {
 		return true
 	}
 	u, err := url.Parse(origin)
-	if err != nil || (u.Scheme != "http" && u.Scheme != "https") {
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.User != nil {
 		return false
 	}
 	host := strings.ToLower(u.Hostname())

@@ -102,6 +102,8 @@ func TestAPI(t *testing.T) {
 		{"rebound name", "GET", "/api/v1/automation/connectors", "", []string{"Host", "evil.example:80"}, 403, `"code":"forbidden"`},
 		{"foreign page", "POST", act + "echo", `{"text":"x"}`, []string{"Origin", "https://evil.example"}, 403, `"code":"forbidden"`},
 		{"opaque page", "POST", act + "echo", `{"text":"x"}`, []string{"Origin", "null"}, 403, `"code":"forbidden"`},
+		{"foreign page without Origin", "POST", act + "echo", `{"text":"x"}`, []string{"Sec-Fetch-Site", "cross-site"}, 403, `"code":"forbidden"`},
+		{"userinfo in Origin", "POST", act + "echo", `{"text":"x"}`, []string{"Origin", "http://evil@localhost"}, 403, `"code":"forbidden"`},
 		{"local page", "POST", act + "echo", `{"text":"x"}`, []string{"Origin", "http://localhost:3000"}, 200, `"ok":true`},
 		{"mcp rebound", "POST", "/mcp", `{}`, []string{"Host", "evil.example"}, 403, `"code":"forbidden"`},
 		{"mcp raw rebound", "POST", "/mcp/x", `{}`, []string{"Origin", "https://evil.example"}, 403, `"code":"forbidden"`},

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"mime"
 	"net/http"
@@ -192,7 +191,7 @@ func ReadMessage(w http.ResponseWriter, r *http.Request, maxBody int64) (m relay
 		fail(w, http.StatusUnsupportedMediaType, nil, -32600, "Content-Type must be application/json")
 		return m, nil, false
 	}
-	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	raw, err := ReadBody(w, r, maxBody)
 	if err != nil {
 		var tooLarge *http.MaxBytesError
 		if errors.As(err, &tooLarge) {
