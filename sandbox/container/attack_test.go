@@ -109,7 +109,9 @@ func (a *arena) harmed() string {
 			harm = append(harm, "a writable folder holds "+e.Name())
 		}
 		if e.Name() != "link" {
-			err = errors.Join(err, os.Remove(filepath.Join(a.dir, "data/rw", e.Name())))
+			if err := os.Remove(filepath.Join(a.dir, "data/rw", e.Name())); err != nil {
+				harm = append(harm, err.Error())
+			}
 		}
 	}
 	if err := errors.Join(os.RemoveAll(a.ran), os.WriteFile(file, []byte(a.token), 0o644)); err != nil {

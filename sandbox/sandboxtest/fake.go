@@ -142,10 +142,10 @@ func (b *fakeBox) run(spec sandbox.Spec) {
 		Args: slices.Clone(spec.Args), Env: slices.Clone(spec.Env), Dir: spec.Dir, In: b.guest[0], Out: b.guest[1], Err: b.guest[2],
 	})
 	b.exit = sandbox.Exit{Cause: sandbox.Exited, Code: code}
-	switch cause := context.Cause(b.life); cause {
-	case errKilled:
+	switch cause := context.Cause(b.life); {
+	case errors.Is(cause, errKilled):
 		b.exit = sandbox.Exit{Cause: sandbox.Killed, Code: 128 + killSignal, Signal: killSignal, Detail: cause.Error()}
-	case errWall:
+	case errors.Is(cause, errWall):
 		b.exit = sandbox.Exit{Cause: sandbox.Deadline, Code: 128 + killSignal, Signal: killSignal, Detail: cause.Error()}
 	}
 	if unhook() {

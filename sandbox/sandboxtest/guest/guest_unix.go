@@ -46,9 +46,9 @@ func leave(ctx context.Context, p Process) error {
 }
 
 // fork starts up to n children that stay.
-func fork(n int) (string, error) {
+func fork(ctx context.Context, n int) (string, error) {
 	for i := range n {
-		child := exec.CommandContext(context.Background(), "/proc/self/exe", "sleep")
+		child := exec.CommandContext(ctx, "/proc/self/exe", "sleep")
 		if err := child.Start(); err != nil {
 			return "", fmt.Errorf("after %d: %w", i, err)
 		}

@@ -15,7 +15,7 @@ func kill(context.Context, Process) error { return errors.ErrUnsupported }
 
 func leave(context.Context, Process) error { return errors.ErrUnsupported }
 
-func fork(int) (string, error) { return "", errors.ErrUnsupported }
+func fork(context.Context, int) (string, error) { return "", errors.ErrUnsupported }
 
 func dial(ctx context.Context, address string) error {
 	c, err := wasinet.DialContext(ctx, "tcp", address)
