@@ -3,7 +3,6 @@ package mcpbridge
 import (
 	"context"
 	"encoding/json"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -81,13 +80,14 @@ func (e *entry) take(l *toolList) {
 		old = &snapshot{}
 	}
 	for _, l := range snap.leftOut {
-		level := slog.LevelWarn
+		if slices.Contains(old.leftOut, l) {
+			continue // said once, not at every listing
+		}
+		say := e.log.Warn
 		if l.Reason == errNotSelected.Error() {
-			level = slog.LevelInfo
+			say = e.log.Info
 		}
-		if !slices.Contains(old.leftOut, l) { // said once, not at every listing
-			e.log.Log(context.Background(), level, "tool left out", "tool", l.Tool, "reason", relay.Cut([]byte(l.Reason), 300))
-		}
+		say("tool left out", "tool", l.Tool, "reason", relay.Cut([]byte(l.Reason), 300))
 	}
 	added, removed, changed := diff(old, snap)
 	if len(added)+len(removed)+len(changed) > 0 {

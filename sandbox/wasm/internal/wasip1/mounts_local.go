@@ -153,13 +153,14 @@ func (m *LocalMounts) Do(op PathOp) PathResult {
 	case (op.Kind == OpRename || op.Kind == OpLink) && op.Mount != op.NewMount:
 		return failed(EXDEV)
 	}
-	if op.Kind == OpOpen {
-		return p.open(op)
-	}
-	if e := p.within(op.places()...); e != Success {
-		return failed(e)
+	if op.Kind != OpOpen { // which looks at the file that it opened
+		if e := p.within(op.places()...); e != Success {
+			return failed(e)
+		}
 	}
 	switch op.Kind {
+	case OpOpen:
+		return p.open(op)
 	case OpStat:
 		return p.stat(op)
 	case OpSetTimes:
