@@ -350,7 +350,11 @@ func TestListRemovePrune(t *testing.T) {
 	if _, err := b.Update(t.Context(), two.Ref); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := b.Prune(t.Context()); err != nil || n == 0 || b.st.has(m2.Layers[2]) {
+	would, err := b.Prune(t.Context(), true)
+	if err != nil || would == 0 || !b.st.has(m2.Layers[2]) {
+		t.Fatalf("a dry run counted %d, %v, or removed something", would, err)
+	}
+	if n, err := b.Prune(t.Context(), false); err != nil || n == 0 || b.st.has(m2.Layers[2]) {
 		t.Errorf("pruned %d bytes, %v", n, err)
 	}
 	checkLayout(t, build(t, b, "npm:two"))

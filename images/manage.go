@@ -67,15 +67,15 @@ func (b *Builder) Remove(ctx context.Context, ref Ref) error {
 	if err != nil {
 		return err
 	}
-	_, err = b.prune(ctx, ref.String())
+	_, err = b.prune(ctx, ref.String(), false)
 	return err
 }
 
 // Prune removes what no image needs, such as what updates left behind, and
-// returns how many bytes that was. It waits for builds that are under way.
-func (b *Builder) Prune(ctx context.Context) (int64, error) { return b.prune(ctx, "") }
+// returns how many bytes that was. With dry it only counts. It waits for builds that are under way.
+func (b *Builder) Prune(ctx context.Context, dry bool) (int64, error) { return b.prune(ctx, "", dry) }
 
-func (b *Builder) prune(ctx context.Context, gone string) (int64, error) {
+func (b *Builder) prune(ctx context.Context, gone string, dry bool) (int64, error) {
 	alone, err := b.st.lock(ctx, "store", false)
 	if err != nil {
 		return 0, err
@@ -95,11 +95,11 @@ func (b *Builder) prune(ctx context.Context, gone string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	blobs, err := b.st.removeUnused("oci/blobs/sha256", "", used)
+	blobs, err := b.st.removeUnused("oci/blobs/sha256", "", used, dry)
 	if err != nil {
 		return blobs, err
 	}
-	locks, err := b.st.removeUnused("lock", ".json", used)
+	locks, err := b.st.removeUnused("lock", ".json", used, dry)
 	return blobs + locks, err
 }
 
@@ -135,7 +135,7 @@ func (s *store) used() (map[string]bool, error) {
 	return used, nil
 }
 
-func (s *store) removeUnused(dir, suffix string, used map[string]bool) (int64, error) {
+func (s *store) removeUnused(dir, suffix string, used map[string]bool, dry bool) (int64, error) {
 	entries, err := os.ReadDir(s.path(dir))
 	if err != nil {
 		return 0, err
@@ -148,6 +148,9 @@ func (s *store) removeUnused(dir, suffix string, used map[string]bool) (int64, e
 		}
 		if info, err := e.Info(); err == nil {
 			n += info.Size()
+		}
+		if dry {
+			continue
 		}
 		if err := os.Remove(s.path(dir, e.Name())); err != nil {
 			return n, err

@@ -147,7 +147,8 @@ func newImageRemove() *cobra.Command {
 }
 
 func newImagePrune() *cobra.Command {
-	return &cobra.Command{
+	var dry bool
+	cmd := &cobra.Command{
 		Use:   "prune",
 		Short: "Remove layers that no image needs any more",
 		Args:  exactly(0),
@@ -156,12 +157,18 @@ func newImagePrune() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			n, err := b.Prune(cmd.Context())
+			n, err := b.Prune(cmd.Context(), dry)
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "freed %s\n", size(n))
+			did := "freed"
+			if dry {
+				did = "would free"
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", did, size(n))
 			return err
 		},
 	}
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say how much would be removed")
+	return cmd
 }

@@ -158,7 +158,7 @@ func policyExpand(w io.Writer, log *slog.Logger, l policies.Loader, ref string) 
 		return usageError{err}
 	}
 	for _, warning := range p.Warnings {
-		log.Warn("policy", "warning", warning.String())
+		fmt.Fprintln(os.Stderr, "sandboxd:", warning)
 	}
 	if p.Egress == nil {
 		return usagef("%s has no egress section: a server under it gets no network", ref)

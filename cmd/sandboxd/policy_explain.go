@@ -33,7 +33,7 @@ out, and its addresses are judged too. Exit status 1 where it is refused.`,
 				return usageError{err}
 			}
 			for _, w := range p.Warnings {
-				log.Warn("policy", "warning", w.String())
+				fmt.Fprintln(cmd.ErrOrStderr(), "sandboxd:", w)
 			}
 			x, err := explain(cmd.Context(), &o, p, args[0], lookup)
 			if err != nil {

@@ -98,7 +98,7 @@ func run(ctx context.Context, c *common, s server) error {
 	}
 	defer closeAll()
 	for _, w := range s.policy.Warnings {
-		l.log.Warn("policy", "warning", w.String())
+		fmt.Fprintln(os.Stderr, "sandboxd:", w)
 	}
 	p, err := l.prepare(ctx, s)
 	if err != nil {

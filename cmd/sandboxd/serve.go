@@ -87,7 +87,7 @@ func (f *serveFlags) serve(ctx context.Context) error {
 	}
 	defer closeAll()
 	for _, w := range cfg.Warnings {
-		l.log.Warn("config", "warning", w.String())
+		fmt.Fprintln(os.Stderr, "sandboxd:", w)
 	}
 	// The port comes before the servers: there is no use in starting them all
 	// to find that nobody could call them.
@@ -126,11 +126,11 @@ func (f *serveFlags) serve(ctx context.Context) error {
 		return err
 	}
 	warm.fill()
-	return serveHTTP(ctx, ln, registry, len(servers))
+	return serveHTTP(ctx, ln, registry, len(servers), f.tokenFile)
 }
 
 // serveHTTP serves until ctx ends, then lets calls under way finish.
-func serveHTTP(ctx context.Context, ln net.Listener, registry *mcpbridge.Registry, n int) error {
+func serveHTTP(ctx context.Context, ln net.Listener, registry *mcpbridge.Registry, n int, tokenFile string) error {
 	srv := &http.Server{Handler: registry.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
 	srv.RegisterOnShutdown(registry.Drain) // event streams never end by themselves
 	done := make(chan error, 1)
@@ -138,7 +138,11 @@ func serveHTTP(ctx context.Context, ln net.Listener, registry *mcpbridge.Registr
 	base := "http://" + ln.Addr().String()
 	fmt.Fprintf(os.Stderr, "sandboxd: serving %d server(s) at %s\n", n, base)
 	fmt.Fprintf(os.Stderr, "  connectors: %s/api/v1/automation/connectors\n  MCP:        %s/mcp\n", base, base)
-	go tryThis(ctx, registry, base)
+	server := base
+	if tokenFile != "" {
+		server += " --token-file " + tokenFile
+	}
+	go tryThis(ctx, registry, server)
 	select {
 	case err := <-done:
 		return err
@@ -155,15 +159,16 @@ func serveHTTP(ctx context.Context, ln net.Listener, registry *mcpbridge.Registr
 	return nil
 }
 
-// tryThis prints one call to try, once a server has come up.
-func tryThis(ctx context.Context, registry *mcpbridge.Registry, base string) {
+// tryThis prints one call to try, once a server has come up. server is the URL,
+// with what else a call needs.
+func tryThis(ctx context.Context, registry *mcpbridge.Registry, server string) {
 	if err := registry.Ready(ctx); err != nil && ctx.Err() != nil {
 		return
 	}
 	for _, c := range registry.Connectors() {
 		d := c.Descriptor()
 		if key, args, ok := example(d.Actions); ok {
-			fmt.Fprintf(os.Stderr, "  try:        %s call --server %s %s %s '%s'\n", os.Args[0], base, d.Name, key, args)
+			fmt.Fprintf(os.Stderr, "  try:        %s call --server %s %s %s '%s'\n", os.Args[0], server, d.Name, key, args)
 			return
 		}
 	}

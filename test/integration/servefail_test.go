@@ -108,7 +108,7 @@ func TestServeToken(t *testing.T) {
 	if m == nil {
 		t.Fatalf("the hint reads %q", hint)
 	}
-	args := append(append([]string{"call", "--token-file", token}, strings.Fields(m[1])...), m[2])
+	args := append(append([]string{"call"}, strings.Fields(m[1])...), m[2])
 	if status, stdout, stderr := finish(t, l.Command(t.Context(), program, args...)); status != 0 {
 		t.Errorf("the hint %q gives status %d: %s%s", hint, status, stdout, stderr)
 	}
