@@ -9,11 +9,13 @@ import (
 )
 
 func TestCacheKeyHoldsNoValues(t *testing.T) {
-	p := &launchable{
-		srv:   server{env: []string{"TOKEN=hunter2"}, mounts: []mountSpec{{source: "/a", target: "/b"}}},
-		image: images.Image{Digest: "sha256:1"}, args: []string{"x"}, tier: sandbox.Container,
+	prepared := func() *launchable {
+		return &launchable{
+			srv:   server{env: []string{"TOKEN=hunter2"}, mounts: []mountSpec{{source: "/a", target: "/b"}}},
+			image: images.Image{Digest: "sha256:1"}, args: []string{"x"}, tier: sandbox.Container,
+		}
 	}
-	key, err := p.cacheKey()
+	key, err := prepared().cacheKey()
 	if err != nil || strings.Contains(key, "hunter2") || !strings.Contains(key, "TOKEN") {
 		t.Errorf("%s, %v", key, err)
 	}
@@ -24,13 +26,13 @@ func TestCacheKeyHoldsNoValues(t *testing.T) {
 		"mount":    func(p *launchable) { p.srv.mounts = nil },
 		"tier":     func(p *launchable) { p.tier = sandbox.GVisor },
 	} {
-		q := *p
-		change(&q)
+		q := prepared()
+		change(q)
 		if other, err := q.cacheKey(); err != nil || other == key {
 			t.Errorf("another %s has the same key", name)
 		}
 	}
-	q := *p
+	q := prepared()
 	q.srv.env = []string{"TOKEN=other"}
 	if other, err := q.cacheKey(); err != nil || other != key {
 		t.Errorf("another value has another key: %v", err)

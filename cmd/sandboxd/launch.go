@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/sandboxd/sandboxd/images"
 	"github.com/sandboxd/sandboxd/netguard"
@@ -44,7 +45,8 @@ type launchable struct {
 	srv    server
 	image  images.Image
 	args   []string
-	policy *netguard.Policy // nil: no network at all
+	policy atomic.Pointer[netguard.Policy] // nil: no network at all
+	live   liveEgresses
 	tier   sandbox.Isolation
 }
 
@@ -87,7 +89,9 @@ func (l *launcher) prepare(ctx context.Context, s server) (*launchable, error) {
 	if err != nil {
 		return nil, buildError(err)
 	}
-	return &launchable{l: l, srv: s, image: img, args: args, policy: policy, tier: tier}, nil
+	p := &launchable{l: l, srv: s, image: img, args: args, tier: tier}
+	p.policy.Store(policy)
+	return p, nil
 }
 
 // chooseTier takes the tier that was asked for, or the default of the kind of
@@ -139,8 +143,8 @@ func (p *launchable) start(ctx context.Context) (sandbox.Sandbox, error) {
 		Limits: p.srv.policy.Limits,
 	}
 	var egress sandbox.Egress
-	if p.policy != nil {
-		egress = p.l.guard.For(netguard.Subject{Tenant: p.srv.tenant, Sandbox: p.srv.name, InFlight: p.srv.inFlight}, p.policy)
+	if p.policy.Load() != nil {
+		egress = p.live.add(p.l.guard, netguard.Subject{Tenant: p.srv.tenant, Sandbox: p.srv.name, InFlight: p.srv.inFlight}, p.policy.Load)
 	}
 	return rt.Start(ctx, spec, egress)
 }

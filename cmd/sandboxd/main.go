@@ -46,7 +46,7 @@ func (e statusError) Error() string { return fmt.Sprintf("exit status %d", int(e
 
 func main() {
 	wasm.WorkerMain() // does not return in a worker
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := exitCode(newRoot().ExecuteContext(ctx))
 	stop()
 	os.Exit(code)
@@ -69,6 +69,9 @@ func exitCode(err error) int {
 	}
 }
 
+// handlesHangup marks a command that has a use of its own for SIGHUP.
+const handlesHangup = "handles SIGHUP"
+
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "sandboxd",
@@ -83,6 +86,15 @@ func newRoot() *cobra.Command {
 			}
 			return cmd.Help()
 		},
+	}
+	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) {
+		if cmd.Annotations[handlesHangup] != "" {
+			return
+		}
+		// A terminal that goes away ends a command as politely as TERM does.
+		ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGHUP)
+		context.AfterFunc(ctx, stop)
+		cmd.SetContext(ctx)
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%w: see %s --help", err, cmd.CommandPath())

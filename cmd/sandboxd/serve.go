@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -40,9 +41,14 @@ func newServe() *cobra.Command {
   /mcp                                                            all tools as one MCP endpoint
   /mcp/{server}                                                   one server, unchanged
 
+SIGHUP reads the files again: egress policies change at once, under running
+servers too, and connections that they forbid end. A fault leaves everything as
+it was.
+
 Several files merge, later ones over earlier ones with the same name. Beyond
 loopback a token is required: --token-file.`,
-		Args: exactly(0),
+		Args:        exactly(0),
+		Annotations: map[string]string{handlesHangup: "yes"},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(f.files) == 0 {
 				return usagef("no config file: sandboxd serve --config FILE (see docs/config.md)")
@@ -62,7 +68,12 @@ func (f *serveFlags) serve(ctx context.Context) error {
 	if err := f.load(); err != nil {
 		return err
 	}
-	cfg, err := config.Load(config.Options{Policies: f.policies(ctx)}, f.files...)
+	hup, stopHangups := hangups()
+	defer stopHangups()
+	load := func() (*config.Config, error) {
+		return config.Load(config.Options{Policies: f.policies(ctx)}, f.files...)
+	}
+	cfg, err := load()
 	if err != nil {
 		return usageError{err}
 	}
@@ -111,7 +122,7 @@ func (f *serveFlags) serve(ctx context.Context) error {
 			l.log.Error("not every server could be stopped", "error", err)
 		}
 	}()
-	servers, warm, err := bridgeServers(l, registry, cfg)
+	servers, starters, warm, err := bridgeServers(l, registry, cfg)
 	if err != nil {
 		return err
 	}
@@ -126,6 +137,10 @@ func (f *serveFlags) serve(ctx context.Context) error {
 		return err
 	}
 	warm.fill()
+	reloading, stopReloading := context.WithCancel(ctx)
+	var background sync.WaitGroup
+	background.Go(func() { reloads(reloading, hup, starters, load) })
+	defer func() { stopReloading(); background.Wait() }()
 	return serveHTTP(ctx, ln, registry, len(servers), f.tokenFile)
 }
 

@@ -38,31 +38,33 @@ func (ps pools) close(ctx context.Context) error {
 
 // bridgeServers turns a config's servers into the bridge's. The pools start
 // nothing before they are filled, and have to be closed.
-func bridgeServers(l *launcher, registry *mcpbridge.Registry, cfg *config.Config) ([]mcpbridge.Server, pools, error) {
+func bridgeServers(l *launcher, registry *mcpbridge.Registry, cfg *config.Config) ([]mcpbridge.Server, map[string]*starter, pools, error) {
 	var out []mcpbridge.Server
 	var warm pools
+	starters := map[string]*starter{}
 	for _, s := range cfg.Servers {
 		switch s.Transport {
 		case config.Stdio:
 		case config.HTTP, config.SSE:
 			remote, err := remoteServer(l, registry, cfg.Tenant, s)
 			if err != nil {
-				return nil, nil, err
+				return nil, nil, nil, err
 			}
 			out = append(out, remote)
 			continue
 		default:
-			return nil, nil, usagef("server %s: transport %s is not served yet: use http if the server speaks it", s.ID, s.Transport)
+			return nil, nil, nil, usagef("server %s: transport %s is not served yet: use http if the server speaks it", s.ID, s.Transport)
 		}
 		srv := stdioServer(cfg.Tenant, s)
 		srv.inFlight = func() []string { return registry.InFlight(s.ID) }
 		start := &starter{l: l, srv: srv}
+		starters[s.ID] = start
 		b := bridgeServer(s)
 		b.Prepare, b.Start, b.CacheKey = start.prepareOnly, start.start, start.cacheKey
 		if s.Warm > 0 {
 			p, err := pool.New(pool.Config{Size: s.Warm, Start: start.start, StartTimeout: startTimeout, Logger: l.log.With("server", s.ID)})
 			if err != nil {
-				return nil, nil, err
+				return nil, nil, nil, err
 			}
 			b.Start = p.Take
 			warm = append(warm, p)
@@ -71,7 +73,7 @@ func bridgeServers(l *launcher, registry *mcpbridge.Registry, cfg *config.Config
 		b.Include = both(s.Include, s.Policy.Tools.Include)
 		out = append(out, b)
 	}
-	return out, warm, nil
+	return out, starters, warm, nil
 }
 
 // bridgeServer is what servers of all transports have in common.
