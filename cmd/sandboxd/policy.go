@@ -130,11 +130,10 @@ with. It can serve as the policy of a cases file.`,
 			case expanded && len(args) == 0:
 				return usagef("no policy to expand: sandboxd policy show registries --expanded")
 			case expanded:
-				log := plainLog(cmd.ErrOrStderr())
-				if err := o.load(log); err != nil {
+				if err := o.load(plainLog(cmd.ErrOrStderr())); err != nil {
 					return err
 				}
-				return policyExpand(cmd.OutOrStdout(), log, o.policies(cmd.Context()), args[0])
+				return policyExpand(cmd.OutOrStdout(), cmd.ErrOrStderr(), o.policies(cmd.Context()), args[0])
 			case len(args) == 0:
 				_, err := fmt.Fprintln(cmd.OutOrStdout(), strings.Join(policies.Presets(), "\n"))
 				return err
@@ -152,13 +151,13 @@ with. It can serve as the policy of a cases file.`,
 	return cmd
 }
 
-func policyExpand(w io.Writer, log *slog.Logger, l policies.Loader, ref string) error {
+func policyExpand(w, remarks io.Writer, l policies.Loader, ref string) error {
 	p, err := l.Find(ref, "")
 	if err != nil {
 		return usageError{err}
 	}
 	for _, warning := range p.Warnings {
-		fmt.Fprintln(os.Stderr, "sandboxd:", warning)
+		fmt.Fprintln(remarks, "sandboxd:", warning)
 	}
 	if p.Egress == nil {
 		return usagef("%s has no egress section: a server under it gets no network", ref)

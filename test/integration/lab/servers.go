@@ -150,7 +150,7 @@ func (l *Lab) DNS(zone map[string][]string) *DNS {
 		case err := <-done:
 			l.t.Fatal(errors.Join(errors.New("dns server"), err))
 		}
-		l.t.Cleanup(func() { _ = s.Shutdown(); _ = <-done })
+		l.t.Cleanup(func() { _ = s.Shutdown(); <-done })
 	}
 	return d
 }
