@@ -95,7 +95,7 @@ func (s *suite) testFailedStarts(t *testing.T) {
 // testCancelledStarts gives starts up at random moments: each is a sandbox or
 // an error, and either way nothing stays.
 func (s *suite) testCancelledStarts(t *testing.T) {
-	for range 5 {
+	for range 3 {
 		e := &egress{}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.IntN(300))*time.Millisecond) //nolint:gosec // any moment will do
 		sb, err := s.rt.Start(ctx, s.spec("stubborn"), e)
@@ -179,7 +179,7 @@ func (s *suite) testManyAtOnce(t *testing.T) {
 		mu   sync.Mutex
 		seen = map[string]bool{}
 	)
-	for i := range 6 {
+	for i := range 4 {
 		wg.Go(func() {
 			sb, err := s.rt.Start(t.Context(), s.spec("serve"), nil)
 			if err != nil {

@@ -4,7 +4,6 @@ package wasm_test
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -18,11 +17,6 @@ func TestConformance(t *testing.T) {
 	module := filepath.Join(built.dir, "conformance.wasm")
 	if err := os.Rename(sandboxtest.BuildGuest(t, "wasip1", "wasm"), module); err != nil {
 		t.Fatal(err)
-	}
-	compile := exec.Command("go", "run", "./testdata/precompile", built.cache, module)
-	compile.Env = append(os.Environ(), "GOFLAGS=")
-	if out, err := compile.CombinedOutput(); err != nil {
-		t.Fatalf("compiling the guest: %v\n%s", err, out)
 	}
 	forTiers(t, func(t *testing.T, tier sandbox.Isolation) {
 		lacks := map[sandboxtest.Ability]string{
