@@ -4,6 +4,7 @@ package container
 
 import (
 	"archive/tar"
+	"bufio"
 	"compress/gzip"
 	"context"
 	"errors"
@@ -19,6 +20,9 @@ import (
 // maxEntries bounds the files of one layer, since inodes run out too.
 const maxEntries = 1 << 20
 
+// readAhead is how much of a layer is read at once.
+const readAhead = 1 << 20
+
 // scanLayer reads a layer before it is unpacked and returns what is left of
 // the bound on unpacked bytes. A small archive can hold a large layer, and
 // only this process can stop containerd from writing all of it.
@@ -29,7 +33,8 @@ func scanLayer(ctx context.Context, store content.Provider, d ocispec.Descriptor
 	}
 	defer ra.Close() //nolint:errcheck // a reader's close loses nothing
 	stored := &faultReader{r: io.NewSectionReader(ra, 0, ra.Size())}
-	var r io.Reader = stored
+	// Each read is a call to containerd.
+	var r io.Reader = bufio.NewReaderSize(stored, readAhead)
 	switch d.MediaType {
 	case ocispec.MediaTypeImageLayer:
 	case ocispec.MediaTypeImageLayerGzip:
