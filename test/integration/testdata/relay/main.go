@@ -35,7 +35,7 @@ func main() {
 }
 
 func serve(guest *net.TCPConn) error {
-	defer guest.Close() //nolint:errcheck // nothing is left to say
+	defer guest.Close()
 	to, err := wanted(guest)
 	if err != nil {
 		return err
@@ -44,7 +44,7 @@ func serve(guest *net.TCPConn) error {
 	if err != nil {
 		return err
 	}
-	defer origin.Close() //nolint:errcheck // nothing is left to say
+	defer origin.Close()
 	var wg sync.WaitGroup
 	wg.Go(func() { splice(guest, origin) })
 	splice(origin, guest)
