@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -234,6 +235,7 @@ func TestAttacks(t *testing.T) {
 	neighbour.Spec.Env = []string{"NEIGHBOUR=" + a.token}
 	start(t, h, neighbour)
 
+	t.Cleanup(func() { forgetHierarchy(t) })
 	weak := weakHost(t, privileged(a))
 	g := start(t, weak, a.request(sandbox.Container))
 	listenBeside(t, g, a.abstract())
@@ -259,6 +261,31 @@ func TestAttacks(t *testing.T) {
 			}
 		}
 	})
+}
+
+// forgetHierarchy removes the cgroup hierarchy that the release agent was
+// armed in. The kernel keeps one whose last group was still going when it was
+// unmounted, until it is unmounted again.
+func forgetHierarchy(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	for range 100 {
+		groups, err := os.ReadFile("/proc/self/cgroup")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(groups), "name=sandboxd-kit:") {
+			return
+		}
+		if err := unix.Mount("none", dir, "cgroup", 0, "none,name=sandboxd-kit"); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Error("the attack's cgroup hierarchy is still there")
 }
 
 // absent reports whether an attack failed for want of the thing itself, on a
