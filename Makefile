@@ -13,7 +13,7 @@ LISTEN   ?= 127.0.0.1:8787
 # sudo's PATH does not hold the place where Go's own installer puts it.
 export PATH := $(PATH):/usr/local/go/bin
 
-.PHONY: help build example run test unit integration lint bench fuzz soak engine deps clean
+.PHONY: help build example run test unit integration lint bench fuzz soak tables engine deps clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -57,6 +57,12 @@ fuzz: ## every fuzz target for FUZZTIME each
 
 soak: deps engine build example ## long runs: kills at random, starts and stops
 	SANDBOXD_SOAK=1 $(GO) test -timeout 120m -v -run 'Soak|Kill' ./sandbox/container/ ./test/integration/...
+
+tables: ## refresh the address tables from the registries' CSV files in FROM=FOLDER
+	@[ -n "$(FROM)" ] || { echo "say where IANA's CSV files are: make tables FROM=FOLDER" >&2; exit 2; }
+	cp -- $(FROM)/iana-ipv4-special-registry-1.csv $(FROM)/iana-ipv6-special-registry-1.csv $(FROM)/ipv6-address-space-1.csv netguard/iana/
+	$(GO) generate ./netguard/iana
+	$(GO) test ./netguard/iana
 
 engine: ## pinned containerd, shim, runc and runsc, cached outside the repository
 	images/engine/build.sh
