@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -100,6 +101,7 @@ func TestFrozenEngine(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	waitStopped(t, cmd.Process.Pid)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if _, err := c.List(ctx); !errors.Is(err, context.DeadlineExceeded) {
@@ -107,6 +109,26 @@ func TestFrozenEngine(t *testing.T) {
 	}
 	if _, err := Dial(ctx, ClientConfig{Socket: socket}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Dial: %v", err)
+	}
+}
+
+// waitStopped waits until every thread of a process has taken its SIGSTOP.
+func waitStopped(t *testing.T, pid int) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		running := err != nil || len(stats) == 0
+		for _, f := range stats {
+			b, err := os.ReadFile(f)
+			_, rest, _ := strings.Cut(string(b), ") ")
+			running = running || err == nil && !strings.HasPrefix(rest, "T")
+		}
+		if !running {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("the process does not stop")
+		}
 	}
 }
 

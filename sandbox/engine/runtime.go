@@ -34,6 +34,11 @@ func (c *Client) Start(ctx context.Context, spec sandbox.Spec, egress sandbox.Eg
 	var r *remote
 	if !closed {
 		r, err = c.start(ctx, spec, egress)
+		if errors.Is(err, errGone) && ctx.Err() == nil {
+			// The engine of a session that was open had ended, and whatever it
+			// started with it. Its successor is asked, or found missing.
+			r, err = c.start(ctx, spec, egress)
+		}
 	}
 	if err == nil {
 		return r, nil
