@@ -150,7 +150,12 @@ func (l *Lab) DNS(zone map[string][]string) *DNS {
 		case err := <-done:
 			l.t.Fatal(errors.Join(errors.New("dns server"), err))
 		}
-		l.t.Cleanup(func() { _ = s.Shutdown(); <-done })
+		l.t.Cleanup(func() {
+			_ = s.Shutdown()
+			if err := <-done; err != nil {
+				l.t.Logf("dns server: %v", err)
+			}
+		})
 	}
 	return d
 }
