@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 )
@@ -102,6 +103,25 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 		return nil, sandbox.ErrClosed
 	}
 	return s, nil
+}
+
+// letGo waits until a session that a request found broken has noticed its end
+// itself, so that the next connect makes a new one. A session that somebody
+// has renewed meanwhile is not waited for long.
+func (c *Client) letGo(ctx context.Context) {
+	c.mu.Lock()
+	s := c.session
+	c.mu.Unlock()
+	if s == nil {
+		return
+	}
+	t := time.NewTimer(time.Second)
+	defer t.Stop()
+	select {
+	case <-s.done:
+	case <-t.C:
+	case <-ctx.Done():
+	}
 }
 
 // Info connects if need be and returns what the engine says about itself.

@@ -37,6 +37,7 @@ func (c *Client) Start(ctx context.Context, spec sandbox.Spec, egress sandbox.Eg
 		if errors.Is(err, errGone) && ctx.Err() == nil {
 			// The engine of a session that was open had ended, and whatever it
 			// started with it. Its successor is asked, or found missing.
+			c.letGo(ctx)
 			r, err = c.start(ctx, spec, egress)
 		}
 	}
