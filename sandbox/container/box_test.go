@@ -132,7 +132,11 @@ func TestManyAtOnce(t *testing.T) {
 // starts after it.
 func TestCloseEndsBoxes(t *testing.T) {
 	h := newHost(t)
-	other := newHost(t, func(c *Config) { c.Instance = "other"; c.IDBase = defaultIDBase + 1000*idRange; c.IDCount = 100 })
+	other := newHost(t, func(c *Config) {
+		c.Instance = instance + "-other"
+		c.IDBase = defaultIDBase + 1000*idRange
+		c.IDCount = 100
+	})
 	before := trace(t, other)
 	running, files, err := h.Start(t.Context(), request())
 	if err != nil {

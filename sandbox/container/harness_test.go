@@ -246,6 +246,10 @@ func imageOf(layer []byte, mediaType, diffID string) (archive []byte, dgst strin
 	return tarOf(names, blobs), dgst, nil
 }
 
+// instance is this process's, so that runs beside each other on one machine
+// leave each other's sandboxes alone.
+var instance = fmt.Sprintf("t%d", os.Getpid())
+
 // newHost gives a test a Host of its own on the shared containerd.
 func newHost(t testing.TB, change ...func(*Config)) *host {
 	t.Helper()
@@ -253,7 +257,7 @@ func newHost(t testing.TB, change ...func(*Config)) *host {
 	cfg := Config{
 		Address: l.address, StateDir: filepath.Join(t.TempDir(), "state"),
 		Runc: filepath.Join(l.parts, "runc"), Runsc: filepath.Join(l.parts, "runsc"),
-		Shim: filepath.Join(l.parts, "containerd-shim-runc-v2"), Init: l.init(), Instance: "test",
+		Shim: filepath.Join(l.parts, "containerd-shim-runc-v2"), Init: l.init(), Instance: instance,
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	for _, f := range change {

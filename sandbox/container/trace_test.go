@@ -262,9 +262,9 @@ func TestStopLeavesNothing(t *testing.T) {
 // engine is what a child process of the test does until it is killed: it
 // starts a box of each tier, and in a loop also stops them, several at a time.
 func engine(args []string) int {
-	address, state, parts, initPath, dgst, mode := args[0], args[1], args[2], args[3], args[4], args[5]
+	address, state, parts, initPath, dgst, mode, instance := args[0], args[1], args[2], args[3], args[4], args[5], args[6]
 	h, err := New(Config{
-		Address: address, StateDir: state, Instance: "test", Init: initPath, Runc: filepath.Join(parts, "runc"),
+		Address: address, StateDir: state, Instance: instance, Init: initPath, Runc: filepath.Join(parts, "runc"),
 		Runsc: filepath.Join(parts, "runsc"), Shim: filepath.Join(parts, "containerd-shim-runc-v2"), Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -311,7 +311,7 @@ func killedEngine(t *testing.T, state, mode string, after time.Duration) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(self, lab.address, state, lab.parts, lab.init(), lab.digest, mode)
+	cmd := exec.Command(self, lab.address, state, lab.parts, lab.init(), lab.digest, mode, instance)
 	cmd.Env = append(os.Environ(), engineEnv+"=1")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -348,7 +348,11 @@ func lostShim(t *testing.T, h *host, id string) *exec.Cmd {
 }
 
 func TestCollectAfterACrash(t *testing.T) {
-	neighbourHost := newHost(t, func(c *Config) { c.Instance = "other"; c.IDBase = defaultIDBase + 1000*idRange; c.IDCount = 100 })
+	neighbourHost := newHost(t, func(c *Config) {
+		c.Instance = instance + "-other"
+		c.IDBase = defaultIDBase + 1000*idRange
+		c.IDCount = 100
+	})
 	neighbour := start(t, neighbourHost, request())
 	state := filepath.Join(t.TempDir(), "state")
 	h := newHost(t, func(c *Config) { c.StateDir = state })
@@ -363,8 +367,8 @@ func TestCollectAfterACrash(t *testing.T) {
 	if left := trace(t, h); len(left.Containers) != 5 || len(left.Cgroups) == 0 || len(left.Folders) != 5 || len(left.Processes) < 4 {
 		t.Fatalf("the crash left only %+v", left)
 	}
-	others := lostShim(t, h, "sb-tester-0123456789abcdef")
-	lost := lostShim(t, h, "sb-test-0123456789abcdef")
+	others := lostShim(t, h, "sb-"+instance+"0-0123456789abcdef")
+	lost := lostShim(t, h, "sb-"+instance+"-0123456789abcdef")
 	if err := h.Collect(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -394,7 +398,7 @@ func TestCollectAfterACrash(t *testing.T) {
 // mount and fifos, a cgroup with a process, a snapshot and a lease.
 func half(t *testing.T, h *host) {
 	t.Helper()
-	id := "sb-test-half"
+	id := "sb-" + instance + "-half"
 	dir := h.boxDir(id)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
