@@ -16,6 +16,10 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
+var remoteTransports = map[config.Transport]remote.Transport{
+	config.HTTP: remote.StreamableHTTP, config.SSE: remote.SSE, config.WebSocket: remote.WebSocket,
+}
+
 // remoteServer makes a server on the network one of the bridge's. Its policy
 // is the authored host and port, and nothing else: not where it redirects to.
 func remoteServer(l *launcher, registry *mcpbridge.Registry, tenant string, s config.Server) (mcpbridge.Server, error) {
@@ -33,7 +37,7 @@ func remoteServer(l *launcher, registry *mcpbridge.Registry, tenant string, s co
 	out.Start = func(ctx context.Context) (sandbox.Sandbox, error) {
 		egress := l.guard.For(subject, policy)
 		r, err := remote.Start(ctx, remote.Config{
-			URL: s.URL, SSE: s.Transport == config.SSE, Header: header,
+			URL: s.URL, Transport: remoteTransports[s.Transport], Header: header,
 			Client: egress.HTTPClient(netguard.HTTPOptions{KeepMethod: true}),
 		})
 		if err != nil {
@@ -68,7 +72,7 @@ func remotePolicy(s config.Server) (*netguard.Policy, error) {
 	}
 	port := u.Port()
 	if port == "" {
-		port = map[string]string{"https": "443", "http": "80"}[u.Scheme]
+		port = map[string]string{"https": "443", "http": "80", "wss": "443", "ws": "80"}[u.Scheme]
 	}
 	rule := netguard.Rule{Host: u.Hostname(), Ports: []netguard.Port{netguard.Port(port)}}
 	if addr, err := netip.ParseAddr(u.Hostname()); err == nil {

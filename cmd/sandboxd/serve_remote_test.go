@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/internal/config"
@@ -64,6 +65,7 @@ func TestRemoteServer(t *testing.T) {
 	get := func(*http.Request) *mcp.Server { return server }
 	for transport, h := range map[config.Transport]http.Handler{
 		config.HTTP: mcp.NewStreamableHTTPHandler(get, nil), config.SSE: mcp.NewSSEHandler(get, nil),
+		config.WebSocket: socketHandler(t, server),
 	} {
 		t.Run(string(transport), func(t *testing.T) {
 			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -74,7 +76,7 @@ func TestRemoteServer(t *testing.T) {
 			}))
 			t.Cleanup(func() { srv.CloseClientConnections(); srv.Close() })
 			registry, records, err := remoteRegistry(t, config.Server{
-				ID: "far", Transport: transport, URL: srv.URL, AllowLocalEndpoint: true, Required: true,
+				ID: "far", Transport: transport, URL: urlFor(transport, srv.URL), AllowLocalEndpoint: true, Required: true,
 				Headers: []config.Var{{Name: "X-Key", Value: config.NewSecret("hunter2")}},
 			})
 			if err != nil {
@@ -91,6 +93,26 @@ func TestRemoteServer(t *testing.T) {
 	}
 }
 
+func urlFor(transport config.Transport, url string) string {
+	if transport == config.WebSocket {
+		return strings.Replace(url, "http", "ws", 1)
+	}
+	return url
+}
+
+// socketHandler serves go-sdk's server over WebSocket, one message a frame.
+func socketHandler(t *testing.T, server *mcp.Server) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{"mcp"}})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		conn := websocket.NetConn(r.Context(), c, websocket.MessageText)
+		_ = server.Run(r.Context(), &mcp.IOTransport{Reader: conn, Writer: conn})
+	})
+}
+
 // A server cannot send the bridge elsewhere, nor get at the credentials that
 // way.
 func TestRemoteServerCannotRedirect(t *testing.T) {
@@ -98,11 +120,15 @@ func TestRemoteServerCannotRedirect(t *testing.T) {
 		t.Errorf("another port was reached with %v", r.Header)
 	}))
 	t.Cleanup(other.Close)
-	for _, status := range []int{301, 302, 303, 307, 308} {
+	for i, status := range []int{301, 302, 303, 307, 308, 301, 307} {
+		transport := config.HTTP
+		if i > 4 {
+			transport = config.WebSocket
+		}
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, status) }))
 		t.Cleanup(srv.Close)
 		_, _, err := remoteRegistry(t, config.Server{
-			ID: "far", Transport: config.HTTP, URL: srv.URL, AllowLocalEndpoint: true, Required: true,
+			ID: "far", Transport: transport, URL: urlFor(transport, srv.URL), AllowLocalEndpoint: true, Required: true,
 			Headers: []config.Var{{Name: "Authorization", Value: config.NewSecret("hunter2")}},
 		})
 		if err == nil || strings.Contains(err.Error(), "hunter2") {
@@ -130,6 +156,9 @@ func TestRemotePolicyIsOneHostAndPort(t *testing.T) {
 		{config.Server{URL: "https://a.example.com/mcp"}, "https://b.a.example.com/", false},
 		{config.Server{URL: "https://a.example.com:8443/mcp"}, "https://a.example.com:8443/", true},
 		{config.Server{URL: "https://9.9.9.7/mcp"}, "https://9.9.9.8/", false},
+		{config.Server{URL: "wss://a.example.com/mcp"}, "wss://a.example.com/", true},
+		{config.Server{URL: "wss://a.example.com/mcp"}, "https://a.example.com/", false},
+		{config.Server{URL: "wss://a.example.com/mcp"}, "wss://b.example.com/", false},
 		{config.Server{URL: "http://127.0.0.1:81/mcp", AllowLocalEndpoint: true}, "http://127.0.0.1:81/", true},
 		{config.Server{URL: "http://127.0.0.1:81/mcp", AllowLocalEndpoint: true}, "http://127.0.0.1:82/", false},
 	} {

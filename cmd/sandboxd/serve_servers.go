@@ -45,15 +45,13 @@ func bridgeServers(l *launcher, registry *mcpbridge.Registry, cfg *config.Config
 	for _, s := range cfg.Servers {
 		switch s.Transport {
 		case config.Stdio:
-		case config.HTTP, config.SSE:
+		default:
 			remote, err := remoteServer(l, registry, cfg.Tenant, s)
 			if err != nil {
 				return nil, nil, nil, err
 			}
 			out = append(out, remote)
 			continue
-		default:
-			return nil, nil, nil, usagef("server %s: transport %s is not served yet: use http if the server speaks it", s.ID, s.Transport)
 		}
 		srv := stdioServer(cfg.Tenant, s)
 		srv.inFlight = func() []string { return registry.InFlight(s.ID) }

@@ -90,52 +90,89 @@ func headerValue(s string) string {
 func (s *Server) send(m relay.Message, line []byte) {
 	ctx, cancel := context.WithTimeout(s.ctx, notifyWait)
 	defer cancel()
-	req, err := s.newRequest(ctx, http.MethodPost, line)
-	if err != nil {
-		s.log(err.Error())
-		return
-	}
-	describe(req, m, line)
-	res, err := s.cfg.Client.Do(req)
+	res, err := s.post(ctx, m, line)
 	if err != nil {
 		if s.ctx.Err() == nil {
-			s.log("a message could not be sent: " + plain(err))
+			s.log("a message could not be sent: " + unreachable(err))
 		}
 		return
 	}
 	defer res.Body.Close() //nolint:errcheck // only read from
 	if res.StatusCode >= 300 {
-		s.log("a message was answered " + res.Status)
+		s.log("a message was answered " + status(res.StatusCode))
 	}
-	if m.Method == "notifications/initialized" && !s.cfg.SSE {
+	if m.Method == "notifications/initialized" && s.cfg.Transport == StreamableHTTP {
 		s.wg.Go(s.listen)
 	}
 }
 
-// request posts one request and sees to it that it is answered.
-func (s *Server) request(ctx context.Context, m relay.Message, line []byte) {
-	id := m.ID.Of(line)
+// post sends one message.
+func (s *Server) post(ctx context.Context, m relay.Message, line []byte) (*http.Response, error) {
 	req, err := s.newRequest(ctx, http.MethodPost, line)
 	if err != nil {
-		s.fail(id, err.Error())
-		return
+		return nil, err
 	}
 	describe(req, m, line)
-	res, err := s.cfg.Client.Do(req)
+	return s.do(req)
+}
+
+// postIn sends one message in a session that is not in use yet, or outside of
+// any.
+func (s *Server) postIn(ctx context.Context, session string, m relay.Message, line []byte) (*http.Response, error) {
+	req, err := s.newRequest(ctx, http.MethodPost, line)
 	if err != nil {
-		if ctx.Err() == nil {
-			s.fail(id, "the server could not be reached: "+plain(err))
-		}
-		return
+		return nil, err
 	}
-	defer res.Body.Close() //nolint:errcheck // only read from
+	req.Header.Del(sessionHeader)
+	if session != "" {
+		req.Header.Set(sessionHeader, session)
+	}
+	if m.Method == "initialize" {
+		req.Header.Del(versionHeader) // not agreed yet
+	}
+	return s.do(req)
+}
+
+// request posts one request and sees to it that it is answered. Where the
+// server has forgotten the session it is sent again in a new one.
+func (s *Server) request(ctx context.Context, m relay.Message, line []byte) {
+	id := m.ID.Of(line)
+	s.past.note(m, line)
+	for again := true; ; again = false {
+		old := s.sessionID()
+		res, err := s.post(ctx, m, line)
+		if err != nil {
+			if ctx.Err() == nil {
+				s.fail(id, unreachable(err))
+			}
+			return
+		}
+		if res.StatusCode != http.StatusNotFound || old == "" || m.Method == "initialize" {
+			s.response(ctx, m, id, res)
+			_ = res.Body.Close()
+			return
+		}
+		_ = res.Body.Close()
+		err = errors.New("the server has ended the session")
+		if again {
+			err = s.renew(ctx, old)
+		}
+		if err != nil {
+			if ctx.Err() == nil {
+				s.fail(id, err.Error())
+				s.cancel(err)
+			}
+			return
+		}
+	}
+}
+
+// response passes on what a server answered to a request.
+func (s *Server) response(ctx context.Context, m relay.Message, id []byte, res *http.Response) {
 	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	switch {
-	case s.cfg.SSE && res.StatusCode < 300:
+	case s.cfg.Transport == SSE && res.StatusCode < 300:
 		return // its answer comes with the stream
-	case res.StatusCode == http.StatusNotFound && req.Header.Get(sessionHeader) != "":
-		s.fail(id, "the server has ended the session")
-		s.cancel(errors.New("the server has ended the session"))
 	case kind == "application/json":
 		s.answer(m, id, res)
 	case res.StatusCode == http.StatusOK && kind == "text/event-stream":
@@ -143,11 +180,20 @@ func (s *Server) request(ctx context.Context, m relay.Message, line []byte) {
 		if !s.follow(ctx, m, id, res.Body) && ctx.Err() == nil {
 			s.fail(id, "the server's stream ended without an answer")
 		}
-	case res.StatusCode == http.StatusUnauthorized || res.StatusCode == http.StatusForbidden:
-		s.fail(id, "the server answered "+res.Status+": it wants other credentials in headers")
 	default:
-		s.fail(id, fmt.Sprintf("the server answered %s, which is no answer to a request", relay.Cut([]byte(res.Status), 80)))
+		s.fail(id, "the server answered "+status(res.StatusCode)+noAnswer(m, res))
 	}
+}
+
+// noAnswer is the next step for a status that answers no request.
+func noAnswer(m relay.Message, res *http.Response) string {
+	switch code := res.StatusCode; {
+	case code == http.StatusUnauthorized || code == http.StatusForbidden:
+		return loginHint(code, res.Header)
+	case m.Method == "initialize" && (code == http.StatusNotFound || code == http.StatusMethodNotAllowed):
+		return ": the url is no Streamable HTTP endpoint; transport: sse is for servers that speak the older HTTP+SSE"
+	}
+	return ", which is no answer to a request"
 }
 
 // answer passes on a JSON body, if it is the request's answer.
@@ -175,7 +221,11 @@ func (s *Server) answer(m relay.Message, id []byte, res *http.Response) {
 			}
 		}
 	}
-	s.fail(id, fmt.Sprintf("the server answered %s with something else than an answer", relay.Cut([]byte(res.Status), 80)))
+	if res.StatusCode >= 300 {
+		s.fail(id, "the server answered "+status(res.StatusCode)+noAnswer(m, res))
+		return
+	}
+	s.fail(id, "the server answered "+status(res.StatusCode)+" with something else than an answer")
 }
 
 // answers says whether a message is the response to an id. An error without an
@@ -206,6 +256,11 @@ func (s *Server) adopt(m relay.Message, res *http.Response) {
 func (s *Server) learn(m relay.Message, raw []byte) {
 	if m.Method != "initialize" {
 		return
+	}
+	if text, _, ok := agreed(raw); ok {
+		s.past.mu.Lock()
+		s.past.agreed = text
+		s.past.mu.Unlock()
 	}
 	var res struct {
 		Result struct {
@@ -245,7 +300,7 @@ func (s *Server) follow(ctx context.Context, m relay.Message, id []byte, body io
 		if ev.lastID == "" || !s.wait(ctx, ev.retry) {
 			return false
 		}
-		res := s.get(ctx, ev.lastID)
+		res, _ := s.get(ctx, ev.lastID)
 		if res == nil {
 			return false
 		}
@@ -266,45 +321,53 @@ func (s *Server) wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// get opens a stream, or returns nil.
-func (s *Server) get(ctx context.Context, lastID string) *http.Response {
+// get opens a stream. Without one it says why with a status, or 0.
+func (s *Server) get(ctx context.Context, lastID string) (*http.Response, int) {
 	req, err := s.newRequest(ctx, http.MethodGet, nil)
 	if err != nil {
-		return nil
+		return nil, 0
 	}
 	if lastID != "" {
 		req.Header.Set("Last-Event-ID", lastID)
 	}
-	res, err := s.cfg.Client.Do(req)
+	res, err := s.do(req)
 	if err != nil {
-		return nil
+		return nil, 0
 	}
 	if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); res.StatusCode != http.StatusOK || kind != "text/event-stream" {
 		_ = res.Body.Close()
-		return nil
+		return nil, res.StatusCode
 	}
-	return res
+	return res, res.StatusCode
 }
 
 // listen keeps the stream open on which a server speaks unasked. A server may
-// have none.
+// have none (405). One that has forgotten the session is given a new one.
 func (s *Server) listen() {
-	lastID, retry, failures := "", minRetry, 0
-	for s.ctx.Err() == nil && failures < 3 {
-		res := s.get(s.ctx, lastID)
-		if res == nil {
-			if lastID == "" && failures == 0 {
-				return // it has none
-			}
-			failures++
-		} else {
-			failures = 0
+	lastID, retry, failures, had := "", minRetry, 0, false
+	for s.ctx.Err() == nil && failures < maxFailures {
+		session := s.sessionID()
+		res, code := s.get(s.ctx, lastID)
+		switch {
+		case res != nil:
+			failures, had = 0, true
 			ev := newEvents(res.Body, s.cfg.MaxMessage)
 			for data, err := ev.next(); err == nil; data, err = ev.next() {
 				s.emit(data)
 			}
 			_ = res.Body.Close()
 			lastID, retry = ev.lastID, max(ev.retry, time.Second)
+		case !had:
+			return // it has none
+		case code == http.StatusNotFound && session != "":
+			if err := s.renew(s.ctx, session); err != nil {
+				s.cancel(err)
+				return
+			}
+			lastID = ""
+			failures++ // until a stream opens
+		default:
+			failures++
 		}
 		if !s.wait(s.ctx, retry<<failures) {
 			return
@@ -314,10 +377,7 @@ func (s *Server) listen() {
 
 // endSession tells the server that the session is over, if it can hear it.
 func (s *Server) endSession() {
-	s.mu.Lock()
-	session := s.session
-	s.mu.Unlock()
-	if session == "" || s.cfg.SSE {
+	if s.sessionID() == "" || s.cfg.Transport != StreamableHTTP {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), endWait)
@@ -326,7 +386,7 @@ func (s *Server) endSession() {
 	if err != nil {
 		return
 	}
-	if res, err := s.cfg.Client.Do(req); err == nil {
+	if res, err := s.do(req); err == nil {
 		_ = res.Body.Close()
 	}
 }

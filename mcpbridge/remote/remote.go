@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,19 +16,45 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
+// Transport is how a server is spoken to.
+type Transport string
+
+// The transports. The zero value is Streamable HTTP.
+const (
+	StreamableHTTP Transport = ""
+	SSE            Transport = "sse"       // the older HTTP+SSE, which begins with a GET
+	WebSocket      Transport = "websocket" // one message a text frame, subprotocol mcp
+)
+
 // Config describes one server.
 type Config struct {
-	// URL is where it is, http or https.
-	URL string
-	// SSE speaks the older transport, which begins with a GET.
-	SSE bool
+	// URL is where it is: http or https, and ws or wss for a WebSocket.
+	URL       string
+	Transport Transport
 	// Header is sent with each request; it may hold secrets.
 	Header http.Header
+	// Credentials give the Authorization field, in place of Header's; nil means
+	// none.
+	Credentials Credentials
 	// Client sends the requests. It must not follow redirects but under a
 	// policy. Idle connections of it are closed at the end.
 	Client *http.Client
 	// MaxMessage bounds one message in bytes; 0 means relay.DefaultMaxLine.
 	MaxMessage int
+	// PingEvery is how often a WebSocket is asked for a sign of life, and how
+	// long it gets to give one; 0 means 30 seconds.
+	PingEvery time.Duration
+}
+
+// Credentials are what a server that wants a login is shown.
+type Credentials interface {
+	// Token returns the bearer token to send now. Its error is shown to whoever
+	// called: it names the next step and holds no secret.
+	Token(ctx context.Context) (string, error)
+	// Refused says that a server did not take a token: with which status and
+	// WWW-Authenticate fields. It returns true where there is another to try,
+	// once; otherwise its error, like Token's, or nil where it knows no more.
+	Refused(ctx context.Context, token string, status int, challenges []string) (again bool, err error)
 }
 
 const (
@@ -35,6 +62,7 @@ const (
 	notifyWait  = 30 * time.Second
 	endWait     = 2 * time.Second // for the DELETE that ends a session
 	maxResumes  = 20              // of one request's stream
+	maxFailures = 3               // of the stream for what is unasked, one after another
 	minRetry    = 100 * time.Millisecond
 	maxRetry    = 30 * time.Second
 	endpointMax = 30 * time.Second // until the older transport names its endpoint
@@ -64,6 +92,11 @@ type Server struct {
 	version  string // negotiated, for the header
 	endpoint string // where messages go
 	open     map[string]context.CancelFunc
+	past     past // what a new session needs of the old one
+
+	renewing chan struct{} // held while a session is replaced
+	secrets  atomic.Pointer[[][]byte]
+	socket   *socket // nil but for a WebSocket
 }
 
 var serial atomic.Int64
@@ -73,9 +106,13 @@ var errEnded = errors.New("the session was closed")
 // Start begins a session. Nothing is sent before the first message, but with
 // the older transport, whose GET ctx bounds.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
+	schemes := []string{"http", "https"}
+	if cfg.Transport == WebSocket {
+		schemes = []string{"ws", "wss"}
+	}
 	u, err := url.Parse(cfg.URL)
-	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		return nil, errors.New("a remote server needs an http or https url")
+	if err != nil || !slices.Contains(schemes, u.Scheme) || u.Host == "" {
+		return nil, fmt.Errorf("a remote server needs an %s or %s url", schemes[0], schemes[1])
 	}
 	if cfg.Client == nil {
 		return nil, errors.New("a remote server needs an HTTP client")
@@ -83,26 +120,46 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.MaxMessage <= 0 {
 		cfg.MaxMessage = relay.DefaultMaxLine
 	}
+	if cfg.PingEvery <= 0 {
+		cfg.PingEvery = 30 * time.Second
+	}
 	s := &Server{
 		cfg: cfg, id: fmt.Sprintf("remote-%d", serial.Add(1)), done: make(chan struct{}), endpoint: cfg.URL,
 		places: make(chan struct{}, maxOpen), open: map[string]context.CancelFunc{},
+		renewing: make(chan struct{}, 1),
 	}
 	s.inR, s.inW = io.Pipe()
 	s.outR, s.outW = io.Pipe()
 	s.errR, s.errW = io.Pipe()
 	// A session outlives its start.
 	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
-	if cfg.SSE {
-		if err := s.startSSE(ctx); err != nil {
-			s.cancel(err)
-			s.wg.Wait()
-			cfg.Client.CloseIdleConnections()
-			return nil, err
-		}
+	s.hide(bearer(cfg.Header))
+	if err := s.begin(ctx); err != nil {
+		s.cancel(err)
+		s.wg.Wait()
+		cfg.Client.CloseIdleConnections()
+		return nil, err
 	}
 	s.wg.Go(s.read)
 	go s.own() //nolint:contextcheck // the end has a context of its own
 	return s, nil
+}
+
+// begin does what comes before the first message.
+func (s *Server) begin(ctx context.Context) error {
+	switch s.cfg.Transport {
+	case SSE:
+		return s.startSSE(ctx)
+	case WebSocket:
+		return s.startSocket(ctx)
+	case StreamableHTTP:
+	}
+	if s.cfg.Credentials == nil {
+		return nil
+	}
+	// A login that is missing is said now, and in its own words.
+	_, err := s.cfg.Credentials.Token(ctx)
+	return err
 }
 
 // own waits for the session's end and publishes it.
@@ -110,6 +167,9 @@ func (s *Server) own() {
 	<-s.ctx.Done()
 	// Who waits on a stream is told first.
 	_ = s.inR.CloseWithError(io.ErrClosedPipe)
+	if s.socket != nil {
+		s.socket.end(context.Cause(s.ctx))
+	}
 	s.wg.Wait()
 	s.endSession()
 	s.cfg.Client.CloseIdleConnections()
@@ -163,6 +223,10 @@ func (s *Server) read() {
 		m, perr := relay.Peek(l.Text)
 		if perr != nil || m.Kind == relay.Stray || l.Oversize > 0 {
 			continue // the bridge sends none
+		}
+		if s.socket != nil {
+			s.write(lines.Take(l))
+			continue
 		}
 		s.message(m, lines.Take(l))
 	}
@@ -240,6 +304,7 @@ func (s *Server) emit(raw []byte) {
 			raw[i] = ' '
 		}
 	}
+	raw = s.redact(raw)
 	s.outMu.Lock()
 	defer s.outMu.Unlock()
 	if _, err := s.outW.Write(append(raw, '\n')); err != nil {
@@ -250,13 +315,4 @@ func (s *Server) emit(raw []byte) {
 func (s *Server) fail(id []byte, why string) { s.emit(relay.ErrorLine(id, -32000, why)) }
 
 // log writes a line to the server's stderr.
-func (s *Server) log(why string) { _, _ = s.errW.Write([]byte(why + "\n")) }
-
-// plain is an error without the URL that it was about: people put tokens there.
-func plain(err error) string {
-	var ue *url.Error
-	if errors.As(err, &ue) {
-		err = ue.Err
-	}
-	return relay.Cut([]byte(err.Error()), 300)
-}
+func (s *Server) log(why string) { _, _ = s.errW.Write(append(s.redact([]byte(why)), '\n')) }

@@ -228,7 +228,7 @@ func TestErrorsHoldNoSecrets(t *testing.T) {
 	url := serve(t, http.NotFound)
 	cut := httptest.NewServer(nil)
 	cut.Close()
-	for _, cfg := range []Config{{URL: cut.URL + "/?token=hunter2"}, {URL: cut.URL + "/?token=hunter2", SSE: true}, {URL: url + "/?token=hunter2", SSE: true}} {
+	for _, cfg := range []Config{{URL: cut.URL + "/?token=hunter2"}, {URL: cut.URL + "/?token=hunter2", Transport: SSE}, {URL: url + "/?token=hunter2", Transport: SSE}} {
 		cfg.Header = http.Header{"Authorization": {"hunter2"}}
 		_, err := connect(t, cfg)
 		if err == nil || strings.Contains(err.Error(), "hunter2") {
@@ -281,7 +281,7 @@ func TestSSEEndpoint(t *testing.T) {
 			w.Header().Set("Content-Type", "text/event-stream")
 			_, _ = io.WriteString(w, strings.ReplaceAll(tt.events, "HOST", r.Host))
 		})
-		if _, err := start(t, Config{URL: url, SSE: true}); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if _, err := start(t, Config{URL: url, Transport: SSE}); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%q: %v, want %s", tt.events, err, tt.want)
 		}
 	}

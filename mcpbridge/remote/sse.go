@@ -101,13 +101,13 @@ func (s *Server) startSSE(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	res, err := s.cfg.Client.Do(req)
+	res, err := s.do(req)
 	if err != nil {
-		return errors.New("the server could not be reached: " + plain(err))
+		return errors.New(unreachable(err))
 	}
 	if res.StatusCode != http.StatusOK {
 		_ = res.Body.Close()
-		return fmt.Errorf("the server answered %.80s to the stream's GET", res.Status)
+		return fmt.Errorf("the server answered %s to the stream's GET%s", status(res.StatusCode), loginHint(res.StatusCode, res.Header))
 	}
 	ev := newEvents(res.Body, s.cfg.MaxMessage)
 	data, err := ev.next()
