@@ -88,7 +88,7 @@ func (c *common) open(ctx context.Context, lookups bool) (*launcher, func(), err
 		_ = rec.Close()
 		return nil, nil, err
 	}
-	rts := &runtimes{cache: cache, socket: c.socket, log: log, onTransfer: show.transfer}
+	rts := newRuntimes(cache, c.socket, log, show.transfer)
 	closeAll := func() { //nolint:contextcheck // what was started is ended also after ctx has
 		ctx, cancel := context.WithTimeout(context.Background(), stopBound)
 		defer cancel()
