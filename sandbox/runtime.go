@@ -24,7 +24,8 @@ type Sandbox interface {
 	// Stdio returns the guest's three streams, the same for every call.
 	Stdio() Stdio
 	// Wait blocks until the guest and everything it started are gone, and
-	// gives every caller the same Exit. Its error is ctx's.
+	// gives every caller the same Exit. Its error is ctx's; an Exit that is
+	// known is given even where ctx has ended.
 	Wait(ctx context.Context) (Exit, error)
 	// Close stops the guest by the ladder: stdin closed, TERM, then KILL for
 	// the whole sandbox, waiting Limits.StopGrace between rungs. When ctx ends

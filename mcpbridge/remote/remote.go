@@ -195,6 +195,11 @@ func (s *Server) Wait(ctx context.Context) (sandbox.Exit, error) {
 	select {
 	case <-s.done:
 		return s.exit, nil
+	default:
+	}
+	select {
+	case <-s.done:
+		return s.exit, nil
 	case <-ctx.Done():
 		return sandbox.Exit{}, ctx.Err()
 	}

@@ -55,6 +55,11 @@ func (b *box) Wait(ctx context.Context) (sandbox.Exit, error) {
 	select {
 	case <-b.done:
 		return b.exit, nil
+	default:
+	}
+	select {
+	case <-b.done:
+		return b.exit, nil
 	case <-ctx.Done():
 		return sandbox.Exit{}, ctx.Err()
 	}

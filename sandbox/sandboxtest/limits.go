@@ -97,6 +97,11 @@ func (s *suite) testWaitIsShared(t *testing.T) {
 	}
 	wg.Wait()
 	want := b.wait()
+	for range 20 { // a known exit beats an ended context, always
+		if e, err := b.Wait(ctx); err != nil || e != want {
+			t.Fatalf("Wait after the end, with a context that ended: %+v, %v", e, err)
+		}
+	}
 	b.close(t.Context())
 	for _, e := range append(exits, b.wait()) {
 		if e != want || e.Cause != sandbox.Exited {

@@ -111,6 +111,11 @@ func (sb *inProcess) Wait(ctx context.Context) (sandbox.Exit, error) {
 	select {
 	case <-sb.done:
 		return sb.exit, nil
+	default:
+	}
+	select {
+	case <-sb.done:
+		return sb.exit, nil
 	case <-ctx.Done():
 		return sandbox.Exit{}, ctx.Err()
 	}

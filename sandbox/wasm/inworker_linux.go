@@ -260,6 +260,11 @@ func (sb *inWorker) Wait(ctx context.Context) (sandbox.Exit, error) {
 	select {
 	case <-sb.done:
 		return sb.exit, nil
+	default:
+	}
+	select {
+	case <-sb.done:
+		return sb.exit, nil
 	case <-ctx.Done():
 		return sandbox.Exit{}, ctx.Err()
 	}
