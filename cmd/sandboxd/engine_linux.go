@@ -21,6 +21,8 @@ import (
 
 const defaultSocket = engine.DefaultSocket
 
+func keeperMain() { container.KeeperMain() }
+
 type engineFlags struct {
 	socket, group, containerd, parts, root, state, instance string
 	idle                                                    time.Duration
@@ -98,7 +100,7 @@ func (f *engineFlags) serve(ctx context.Context) error {
 	}()
 	host, err := container.New(container.Config{
 		Address: d.Address(), Runc: parts.runc, Runsc: parts.runsc, Shim: parts.shim, Init: parts.init,
-		StateDir: filepath.Join(f.state, "boxes"), Instance: f.instance, Logger: log,
+		StateDir: filepath.Join(f.state, "boxes"), Instance: f.instance, Keeper: true, Logger: log,
 	})
 	if err != nil {
 		return err

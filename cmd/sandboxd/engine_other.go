@@ -13,6 +13,8 @@ import (
 
 const defaultSocket = "/run/sandboxd/engine.sock"
 
+func keeperMain() {}
+
 func newEngine() *cobra.Command {
 	return &cobra.Command{
 		Use:    "engine",

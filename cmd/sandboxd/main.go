@@ -46,6 +46,7 @@ func (e statusError) Error() string { return fmt.Sprintf("exit status %d", int(e
 
 func main() {
 	wasm.WorkerMain() // does not return in a worker
+	keeperMain()      // nor does this in a keeper
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := exitCode(newRoot().ExecuteContext(ctx))
 	stop()

@@ -69,6 +69,10 @@ type Config struct {
 	// MaxArchiveBytes and MaxUnpackedBytes bound an imported image; zero means
 	// 4 GiB and 8 GiB.
 	MaxArchiveBytes, MaxUnpackedBytes int64
+	// Keeper has a process beside this one end every box's processes as soon
+	// as this one is gone, however it ended. It is this program, which has to
+	// call KeeperMain before anything else.
+	Keeper bool
 	// Logger gets diagnostics. Required.
 	Logger *slog.Logger
 }

@@ -32,6 +32,7 @@ import (
 const engineEnv = "SANDBOXD_TEST_ENGINE"
 
 func TestMain(m *testing.M) {
+	KeeperMain()
 	if os.Getenv(engineEnv) != "" {
 		os.Exit(engine(os.Args[1:]))
 	}

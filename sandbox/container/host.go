@@ -29,6 +29,7 @@ type host struct {
 	lock   *os.File // flock on StateDir, for as long as the Host lives
 	labels map[string]string
 	idRE   *regexp.Regexp // finds the id of a box of this instance
+	keeper *keeper        // nil where Config.Keeper is false
 	// loosen is nil but in tests, which weaken a spec to show that an attack
 	// works where nothing stops it.
 	loosen func(*specs.Spec)
@@ -64,9 +65,14 @@ func New(cfg Config) (Host, error) {
 	if err := h.writeStatic(); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
+	if cfg.Keeper {
+		if h.keeper, err = startKeeper(cfg); err != nil {
+			return nil, errors.Join(err, lock.Close())
+		}
+	}
 	h.cl, err = client.New(cfg.Address, client.WithDefaultNamespace(cfg.Namespace))
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("container: connect to containerd at %s: %w", cfg.Address, err), lock.Close())
+		return nil, errors.Join(fmt.Errorf("container: connect to containerd at %s: %w", cfg.Address, err), h.keeper.close(), lock.Close())
 	}
 	return h, nil
 }
@@ -80,20 +86,28 @@ func claim(dir string) (*os.File, error) {
 			return nil, fmt.Errorf("container: state folder: %w", err)
 		}
 	}
-	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("container: state folder: %w", err)
-	}
 	// A child that a killed engine was just making holds the lock on for a
 	// moment, until it is gone too.
-	for range lockTries {
-		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
+	lock, err := lockFile(filepath.Join(dir, "lock"), lockTries)
+	if err != nil {
+		return nil, fmt.Errorf("container: state folder %s is in use by another engine: %w", dir, err)
+	}
+	return lock, nil
+}
+
+// lockFile opens a file and locks it, after so many tries.
+func lockFile(name string, tries int) (*os.File, error) {
+	lock, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for range tries {
+		if err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
 			return lock, nil
 		}
 		time.Sleep(lockPause)
 	}
-	return nil, errors.Join(fmt.Errorf("container: state folder %s is in use by another engine: %w", dir, err), lock.Close())
+	return nil, errors.Join(err, lock.Close())
 }
 
 // writeStatic writes what every box shares: the two files of /etc and the
@@ -187,7 +201,7 @@ func (h *host) Close(ctx context.Context) error {
 		wg.Go(func() { errs[i] = b.Stop(ctx) })
 	}
 	wg.Wait()
-	return errors.Join(append(errs, h.removeShared(), h.cl.Close(), h.lock.Close())...)
+	return errors.Join(append(errs, h.keeper.close(), h.removeShared(), h.cl.Close(), h.lock.Close())...)
 }
 
 // nullNetns is the empty network namespace that runsc mounts for all boxes.

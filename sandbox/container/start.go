@@ -103,7 +103,12 @@ func (h *host) newBox(req Request) (*box, error) {
 		limits: req.Spec.Limits, gvisor: req.Spec.Isolation == sandbox.GVisor, ctx: h.ctx, returns: h.returns, done: make(chan struct{}),
 	}
 	b.group = cgroupPath(h.cfg.Instance, b.id)
-	return b, h.begin(b.id)
+	if err := h.begin(b.id); err != nil {
+		return nil, err
+	}
+	h.keeper.begin(b.id)
+	b.cleanup.add("keeper's entry", func(context.Context) error { h.keeper.end(b.id); return nil })
+	return b, nil
 }
 
 // newID is a name that nothing had before.

@@ -132,7 +132,7 @@ func processes(t *testing.T, ours func(string) bool) []string {
 		}
 		cmd := string(bytes.ReplaceAll(line, []byte{0}, []byte(" ")))
 		group, _ := os.ReadFile(d + "/cgroup")
-		if (strings.Contains(cmd, "-shim-") || strings.Contains(cmd, "runsc") || strings.Contains(cmd, "runc ")) && ours(cmd) || strings.Contains(string(group), "/sandboxd-test/") {
+		if (strings.Contains(cmd, "-shim-") || strings.Contains(cmd, "runsc") || strings.Contains(cmd, "runc ")) && ours(cmd) || strings.Contains(string(group), "/sandboxd-"+instance+"/") {
 			out = append(out, filepath.Base(d)+" "+cmd)
 		}
 	}
@@ -266,6 +266,7 @@ func engine(args []string) int {
 	h, err := New(Config{
 		Address: address, StateDir: state, Instance: instance, Init: initPath, Runc: filepath.Join(parts, "runc"),
 		Runsc: filepath.Join(parts, "runsc"), Shim: filepath.Join(parts, "containerd-shim-runc-v2"), Logger: slog.New(slog.DiscardHandler),
+		Keeper: mode == "kept",
 	})
 	if err != nil {
 		fmt.Println(err)

@@ -78,8 +78,11 @@ func (e *engine) traces() traces {
 
 func (e *engine) instance() string { return filepath.Base(strings.ToLower(e.dir)) }
 
+// keeper is the command line of the process that ends a dead engine's boxes.
+func (e *engine) keeper() string { return "sandboxd-keeper " + e.instance() }
+
 func (e *engine) ours(s string) bool {
-	return strings.Contains(s, e.dir+"/") || strings.Contains(s, "sandboxd-"+e.instance()) || strings.Contains(s, "sb-"+e.instance()+"-")
+	return strings.Contains(strings.ReplaceAll(s, "\x00", " "), e.keeper()) || strings.Contains(s, e.dir+"/") || strings.Contains(s, "sandboxd-"+e.instance()) || strings.Contains(s, "sb-"+e.instance()+"-")
 }
 
 func (e *engine) running() bool {
@@ -161,7 +164,8 @@ func (e *engine) processes(alive bool) []string {
 		for a := p.parent; !ours && all[a] != nil; a = all[a].parent {
 			ours = all[a].ours || alive && a == self
 		}
-		if ours && pid != self && pid != daemon {
+		keeps := alive && p.parent == self && strings.Contains(p.command, e.keeper())
+		if ours && pid != self && pid != daemon && !keeps {
 			out = append(out, p.command)
 		}
 	}
