@@ -12,6 +12,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/mcpbridge/relay"
 	"github.com/sandboxd/sandboxd/mcpbridge/schema"
+	"github.com/sandboxd/sandboxd/mcpbridge/suspect"
 )
 
 // errNotSelected is the one reason that the operator chose.
@@ -33,6 +34,7 @@ type tool struct {
 	action Action
 	in     *schema.Schema
 	out    *schema.Schema // nil if none
+	found  []suspect.Finding
 }
 
 // snapshot is what one admission took in. It never changes.
@@ -42,9 +44,33 @@ type snapshot struct {
 	leftOut []LeftOut
 	// unapproved are those that differ from what was approved.
 	unapproved []LeftOut
+	flagged    []Flagged
 }
 
 const maxReports = 100
+
+// unknown says what there is instead: a name that is close, or some of all.
+func (s *snapshot) unknown(slug, action string) *Error {
+	var near, all []string
+	for _, t := range s.tools {
+		all = append(all, t.name)
+		if strings.EqualFold(t.name, action) || action != "" && (strings.Contains(t.name, action) || strings.Contains(action, t.name)) {
+			near = append(near, t.name)
+		}
+	}
+	hint, names := "it has", all
+	switch {
+	case len(near) > 0:
+		hint, names = "did you mean", near
+	case len(all) == 0:
+		return errf(CodeUnknownAction, "connector %q has no action %q: none of its tools was admitted, see /api/v1/servers", slug, relay.Cut([]byte(action), 80))
+	}
+	more := ""
+	if len(names) > 8 {
+		names, more = names[:8], ", …"
+	}
+	return errf(CodeUnknownAction, "connector %q has no action %q: %s %s%s", slug, relay.Cut([]byte(action), 80), hint, strings.Join(names, ", "), more)
+}
 
 func (s *snapshot) leave(name, format string, args ...any) {
 	switch {

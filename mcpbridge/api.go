@@ -163,6 +163,10 @@ func (r *Registry) readArgs(w http.ResponseWriter, req *http.Request) (json.RawM
 // streamEvents sends the registry's events from now on as an SSE stream.
 func (r *Registry) streamEvents(w http.ResponseWriter, req *http.Request) {
 	events, stop := r.events.subscribe()
+	if events == nil {
+		writeError(w, errf(CodeBusy, "%d streams of events are open already: close one", r.cfg.MaxEventStreams))
+		return
+	}
 	defer stop()
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-cache, no-transform")

@@ -60,6 +60,9 @@ func (e *entry) callRaw(ctx context.Context, action string, args, params []byte,
 	if !res.OK {
 		ev.Code = CodeToolError
 	}
+	if n := e.reg.cfg.EventText; n > 0 {
+		ev.Text = texts(res.Content, n)
+	}
 	e.reg.publish(ev)
 	return res, nil
 }
@@ -74,7 +77,7 @@ func (e *entry) dispatch(ctx context.Context, action string, args []byte, s *agg
 	}
 	t := snap.byName[action]
 	if t == nil {
-		return Result{}, errf(CodeUnknownAction, "connector %q has no action %q", e.slug, relay.Cut([]byte(action), 80))
+		return Result{}, snap.unknown(e.slug, action)
 	}
 	if len(args) > e.srv.Limits.Args {
 		return Result{}, errf(CodeTooLarge, "the arguments have %d bytes, at most %d are allowed", len(args), e.srv.Limits.Args)
@@ -87,28 +90,6 @@ func (e *entry) dispatch(ctx context.Context, action string, args []byte, s *agg
 		return Result{}, err
 	}
 	return t.result(raw)
-}
-
-// enter takes a place in the server's queue, then one in flight.
-func (e *entry) enter(ctx context.Context) error {
-	select {
-	case e.places <- struct{}{}:
-		return nil
-	default:
-	}
-	if e.waiting.Add(1) > int64(e.srv.Limits.Queue) {
-		e.waiting.Add(-1)
-		return errf(CodeBusy, "%d calls are waiting for this server already", e.srv.Limits.Queue)
-	}
-	defer e.waiting.Add(-1)
-	ctx, cancel := context.WithTimeout(ctx, e.srv.CallTimeout)
-	defer cancel()
-	select {
-	case e.places <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // down says why there is no server to call.
@@ -178,21 +159,26 @@ func (t *tool) result(raw json.RawMessage) (Result, error) {
 	return r, nil
 }
 
-// text joins a failure's text blocks, cut to 2,000 bytes.
+// text joins a failure's text blocks.
 func text(content json.RawMessage) string {
+	if s := texts(content, 2000); s != "" {
+		return s
+	}
+	return "the tool failed"
+}
+
+// texts joins text blocks, cut to limit bytes.
+func texts(content json.RawMessage, limit int) string {
 	var parts []string
 	n := 0
 	for _, e := range relay.Elements(content) {
 		var b struct {
 			Text string `json:"text"`
 		}
-		if n < 2000 && json.Unmarshal(e, &b) == nil && b.Text != "" {
+		if n < limit && json.Unmarshal(e, &b) == nil && b.Text != "" {
 			parts = append(parts, b.Text)
 			n += len(b.Text)
 		}
 	}
-	if len(parts) == 0 {
-		return "the tool failed"
-	}
-	return relay.Cut([]byte(strings.Join(parts, "\n")), 2000)
+	return relay.Cut([]byte(strings.Join(parts, "\n")), limit)
 }

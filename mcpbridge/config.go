@@ -46,6 +46,19 @@ type Config struct {
 	SessionIdle time.Duration
 	// MaxSessions bounds the MCP sessions of each endpoint; 0 means 64.
 	MaxSessions int
+	// MaxCalls bounds the calls that all servers together have in flight, beside
+	// one for each; 0 means 512. As many can wait eightfold. Servers get their
+	// places in turn.
+	MaxCalls int
+	// MaxEventStreams bounds the open streams of events; 0 means 32.
+	MaxEventStreams int
+	// EventText is how many bytes of a tool's answer its event shows, without
+	// Secrets and hidden characters; 0 shows nothing of it.
+	EventText int
+	// Secrets are values that servers were given. They are taken out of events,
+	// reasons and the server's log, however the server brings them in. Those
+	// under 6 bytes are not: they would be found in everything.
+	Secrets []string
 	// StateDir is an absolute folder, made when it is needed, in which the
 	// registry keeps what is to outlive it: tools' definitions, see PinsDir, and
 	// lists of tools, see Server.CacheKey.
@@ -142,7 +155,7 @@ type Server struct {
 // Limits bounds one server's use of the bridge; zero fields take defaults.
 type Limits struct {
 	InFlight    int // calls sent and not answered; default 64
-	Queue       int // calls waiting for a place; default 1024
+	Queue       int // calls waiting for a place, of all callers; default 1024
 	Args        int // bytes of one call's arguments; default 4 MiB
 	Line        int // bytes of one message, results included; default 16 MiB
 	Tools       int // admitted from one list; default 2048
@@ -179,7 +192,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	if c.MaxBody < 0 || c.SessionIdle < 0 || c.MaxSessions < 0 {
+	if c.MaxBody < 0 || c.SessionIdle < 0 || c.MaxSessions < 0 || c.MaxCalls < 0 || c.MaxEventStreams < 0 || c.EventText < 0 {
 		return c, errors.New("mcpbridge: a negative limit")
 	}
 	if c.StateDir != "" && !filepath.IsAbs(c.StateDir) {
@@ -191,7 +204,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.SessionIdle == 0 {
 		c.SessionIdle = 30 * time.Minute
 	}
-	c.MaxSessions = or(c.MaxSessions, 64)
+	c.MaxSessions, c.MaxCalls, c.MaxEventStreams = or(c.MaxSessions, 64), or(c.MaxCalls, 512), or(c.MaxEventStreams, 32)
 	if c.AllowedHosts == nil {
 		c.AllowedHosts = []string{"localhost", "127.0.0.1", "::1"}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/mcpbridge/client"
+	"github.com/sandboxd/sandboxd/mcpbridge/fair"
 	"github.com/sandboxd/sandboxd/mcpbridge/relay"
 	"github.com/sandboxd/sandboxd/mcpbridge/streamhttp"
 )
@@ -46,9 +47,8 @@ type entry struct {
 	log  *slog.Logger
 	raw  *streamhttp.Handler
 
-	places  chan struct{} // calls in flight
+	places  *fair.Queue // calls in flight, by caller
 	flight  flight
-	waiting atomic.Int64
 	shared  sharedSessions
 	changed chan struct{} // tools/list_changed was received
 	retry   chan struct{}
@@ -88,14 +88,17 @@ type entry struct {
 func newEntry(r *Registry, s Server) (*entry, error) {
 	e := &entry{
 		reg: r, srv: s, slug: Slug(s.Name), state: StateStarting,
-		reason: errf(CodeServerDown, "the server is being started"),
-		places: make(chan struct{}, s.Limits.InFlight), changed: make(chan struct{}, 1), retry: make(chan struct{}, 1), wanted: make(chan struct{}, 1), turn: make(chan struct{}),
+		reason:  errf(CodeServerDown, "the server is being started"),
+		changed: make(chan struct{}, 1), retry: make(chan struct{}, 1), wanted: make(chan struct{}, 1), turn: make(chan struct{}),
 		first: make(chan struct{}), done: make(chan struct{}),
 	}
 	e.log = r.cfg.Logger.With("server", e.slug)
 	// The server's life is not bounded by the call that added it.
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	var err error
+	if e.places, err = fair.New(fair.Config{Places: s.Limits.InFlight, Waiting: s.Limits.Queue}); err != nil {
+		return nil, err
+	}
 	e.raw, err = e.newRaw()
 	return e, err
 }
@@ -148,6 +151,7 @@ func (e *entry) run(ctx context.Context) {
 	defer ended(context.Canceled)
 	e.set(StateStarting, errf(CodeServerDown, "the server is being started"))
 	idle := e.cached(ctx)
+	starting := errf(CodeServerDown, "the server is being started")
 	for crashes := 0; ctx.Err() == nil; {
 		if idle {
 			e.set(StateIdle, errIdle())
@@ -156,15 +160,17 @@ func (e *entry) run(ctx context.Context) {
 				return
 			}
 		} else {
-			e.set(StateStarting, errf(CodeServerDown, "the server is being started"))
+			e.set(StateStarting, starting)
 		}
 		var up time.Time
 		why := e.once(ctx, func() { up = time.Now(); ended(nil) })
 		if ctx.Err() != nil {
 			return
 		}
+		why = e.reg.shown.reason(why)
 		if idle = why == nil; idle {
 			crashes = 0
+			starting = errf(CodeServerDown, "the server is being started")
 			continue
 		}
 		level := slog.LevelWarn
@@ -175,6 +181,8 @@ func (e *entry) run(ctx context.Context) {
 			crashes = 0
 		}
 		crashes++
+		// A caller who meets the next start is told what became of the last.
+		starting = &Error{Code: CodeServerDown, Message: "the server is being started again; last time: " + why.Message, cause: why}
 		if crashes > e.srv.Limits.Restarts {
 			e.log.Error("server failed too often and is not started again", "starts", crashes, "reason", why.Message)
 			e.set(StateFailed, why)
@@ -310,6 +318,7 @@ func (e *entry) connect(ctx context.Context) (*client.Client, toolList, error) {
 }
 
 func (e *entry) serverLog(stream string, line []byte) {
+	line = e.reg.shown.line(line)
 	if e.reg.cfg.ServerLog != nil {
 		e.reg.cfg.ServerLog(e.slug, stream, line[:min(len(line), 16<<10)])
 		return
@@ -355,7 +364,7 @@ func (e *entry) status() Status {
 	}
 	e.mu.Unlock()
 	if snap := e.snap.Load(); snap != nil {
-		st.Tools, st.LeftOut, st.Unapproved = len(snap.tools), snap.leftOut, snap.unapproved
+		st.Tools, st.LeftOut, st.Unapproved, st.Flagged = len(snap.tools), snap.leftOut, snap.unapproved, snap.flagged
 	}
 	if cl := e.live.Load(); cl != nil {
 		st.Strays, st.Orphans = cl.Stats()

@@ -75,10 +75,13 @@ func (e *entry) take(l *toolList) {
 	for _, u := range snap.unapproved {
 		e.log.Warn("tool is not as it was approved", "tool", u.Tool, "reason", u.Reason)
 	}
-	old := e.snap.Swap(snap)
+	old := e.snap.Load()
 	if old == nil {
 		old = &snapshot{}
 	}
+	snap.flag(e.reg.finder, old)
+	e.snap.Store(snap)
+	e.reportFlagged(snap, old)
 	for _, l := range snap.leftOut {
 		if slices.Contains(old.leftOut, l) {
 			continue // said once, not at every listing
@@ -93,7 +96,7 @@ func (e *entry) take(l *toolList) {
 	if len(added)+len(removed)+len(changed) > 0 {
 		e.reg.publish(Event{
 			Type: EventTools, Server: e.slug, Tools: len(snap.tools),
-			Added: added, Removed: removed, Changed: changed, LeftOut: snap.leftOut,
+			Added: added, Removed: removed, Changed: changed, LeftOut: snap.leftOut, Flagged: snap.flagged,
 		})
 	}
 }

@@ -33,25 +33,33 @@ type Event struct {
 	Code   Code    `json:"code,omitempty"`
 	Millis float64 `json:"ms,omitempty"`
 	Bytes  int     `json:"bytes,omitempty"`
+	// Text is the beginning of the answer's text, see Config.EventText.
+	Text string `json:"text,omitempty"`
 	// Tools counts what is admitted; the lists name what an admission changed.
 	Tools   int       `json:"tools,omitempty"`
 	Added   []string  `json:"added,omitempty"`
 	Removed []string  `json:"removed,omitempty"`
 	Changed []string  `json:"changed,omitempty"`
 	LeftOut []LeftOut `json:"left_out,omitempty"`
+	Flagged []Flagged `json:"flagged,omitempty"`
 }
 
 // hub gives events to subscribers that may be slow: what one does not take in
 // time it misses.
 type hub struct {
+	max  int // subscribers at once
 	mu   sync.Mutex
 	subs map[chan Event]struct{}
 }
 
+// subscribe is nil where there are as many subscribers as may be.
 func (h *hub) subscribe() (<-chan Event, func()) {
 	ch := make(chan Event, 256)
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if len(h.subs) >= h.max {
+		return nil, nil
+	}
 	if h.subs == nil {
 		h.subs = map[chan Event]struct{}{}
 	}

@@ -9,7 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sandboxd/sandboxd/mcpbridge/fair"
 	"github.com/sandboxd/sandboxd/mcpbridge/streamhttp"
+	"github.com/sandboxd/sandboxd/mcpbridge/suspect"
 )
 
 // ErrClosed marks use of a registry after Close.
@@ -20,6 +22,9 @@ var ErrClosed = errors.New("mcpbridge: registry closed")
 type Registry struct {
 	cfg    Config
 	events hub
+	finder *suspect.Finder
+	shown  shown
+	places *fair.Queue // calls in flight, by server
 	pins   *PinStore
 	lists  *PinStore // of tools, by the servers' cache keys
 	// pinsEvery is how often approvals are looked for.
@@ -46,9 +51,13 @@ func New(cfg Config) (*Registry, error) {
 		return nil, err
 	}
 	r := &Registry{
-		cfg: cfg, entries: map[string]*entry{}, sessions: map[*aggSession]struct{}{}, done: make(chan struct{}), drained: make(chan struct{}), backoff: backoff,
+		cfg: cfg, finder: suspect.New(), shown: newShown(cfg.Secrets), entries: map[string]*entry{}, sessions: map[*aggSession]struct{}{}, done: make(chan struct{}), drained: make(chan struct{}), backoff: backoff,
 		pins: OpenPins(PinsDir(cfg.StateDir)), lists: OpenPins(listsDir(cfg.StateDir)), pinsEvery: 2 * time.Second,
 	}
+	if r.places, err = fair.New(fair.Config{Places: cfg.MaxCalls, Waiting: 8 * cfg.MaxCalls, Own: true}); err != nil {
+		return nil, err
+	}
+	r.events.max = cfg.MaxEventStreams
 	if r.aggregate, err = r.newAggregate(); err != nil {
 		return nil, err
 	}
@@ -212,7 +221,9 @@ type Status struct {
 	// Unapproved are tools that differ from the approved ones, held back or
 	// not.
 	Unapproved []LeftOut `json:"unapproved,omitempty"`
-	Starts     int       `json:"starts"`
+	// Flagged is suspicious text in the admitted tools' definitions.
+	Flagged []Flagged `json:"flagged,omitempty"`
+	Starts  int       `json:"starts"`
 	// Strays counts stdout lines of the present run that were no JSON-RPC,
 	// Orphans its answers to nothing.
 	Strays   int64 `json:"strays,omitempty"`
@@ -279,6 +290,7 @@ func (r *Registry) slugs() []string {
 
 func (r *Registry) publish(e Event) {
 	e.Time = time.Now()
+	e.Reason, e.Text = r.shown.text(e.Reason), r.shown.text(e.Text)
 	if r.cfg.OnEvent != nil {
 		r.cfg.OnEvent(e)
 	}

@@ -96,10 +96,11 @@ func (r *Registry) InFlight(server string) []string {
 // connectors. what names the request in records; empty leaves it out.
 func (e *entry) exchange(ctx context.Context, s *aggSession, method, what string, attach func(*client.Client) (*client.Progress, []byte, error)) (json.RawMessage, error) {
 	began := time.Now()
-	if err := e.enter(ctx); err != nil {
+	leave, err := e.enter(ctx, s)
+	if err != nil {
 		return nil, err
 	}
-	defer func() { <-e.places }()
+	defer leave()
 	waited := time.Since(began)
 	// A start has a bound of its own, and is none of the call's time.
 	cl, release, err := e.upstream(ctx, s, method)

@@ -107,7 +107,7 @@ func (f *serveFlags) serve(ctx context.Context) error {
 		return fmt.Errorf("cannot listen on %s: %w (choose another with --listen)", listen, err)
 	}
 	defer ln.Close() //nolint:errcheck // closed with the server before
-	bridge := bridgeConfig(l, token)
+	bridge := bridgeConfig(l, cfg, token)
 	if bridge.StateDir, err = stateDir(cfg.Tenant); err != nil {
 		return err
 	}
@@ -213,8 +213,17 @@ func example(actions []mcpbridge.Action) (key, args string, ok bool) {
 // stranger's.
 var plainName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$`)
 
-func bridgeConfig(l *launcher, token string) mcpbridge.Config {
-	cfg := mcpbridge.Config{Name: "sandboxd", Version: version, Logger: l.log}
+// eventText is how many bytes of a result an event shows.
+const eventText = 2000
+
+func bridgeConfig(l *launcher, c *config.Config, token string) mcpbridge.Config {
+	cfg := mcpbridge.Config{Name: "sandboxd", Version: version, Logger: l.log, MaxCalls: c.InFlight}
+	if c.EventResults {
+		cfg.EventText = eventText
+	}
+	for _, s := range c.Secrets {
+		cfg.Secrets = append(cfg.Secrets, s.Reveal())
+	}
 	if token != "" {
 		cfg.AllowedHosts = []string{"*"} // the token, not the name, is the proof
 		cfg.Authorize = func(r *http.Request) error {

@@ -81,6 +81,7 @@ func bridgeServer(s config.Server) mcpbridge.Server {
 		Autostart: s.Autostart, IdleStop: s.IdleStop,
 		Renames: s.Renames, Descriptions: s.Descriptions,
 		Pin: mcpbridge.PinMode(s.Pin), Sharing: mcpbridge.Sharing(s.Sharing),
+		CallTimeout: s.CallTimeout, Limits: mcpbridge.Limits{InFlight: s.InFlight, Queue: s.Waiting},
 	}
 }
 

@@ -34,6 +34,14 @@ type Config struct {
 	// Servers are those to serve, in the order of the files. Their IDs differ
 	// in more than case and punctuation, which names of tools may lose.
 	Servers []Server
+	// InFlight bounds the calls under way in all servers together, beside one
+	// for each; 0 is the bridge's default.
+	InFlight int
+	// EventResults has events show what tools answered, cut and without secrets.
+	EventResults bool
+	// Secrets are the values that were put in somewhere, each once, so that they
+	// can be taken out of what is shown.
+	Secrets []Secret
 	// Warnings are remarks on files that are usable all the same.
 	Warnings []strict.Fault
 }
@@ -76,6 +84,10 @@ type Server struct {
 	Pin, Sharing string
 	// IdleStop ends a sandbox that nobody called for that long; 0 never does.
 	IdleStop time.Duration
+	// CallTimeout bounds a call, its wait included; InFlight and Waiting bound
+	// how many are under way and waiting. 0 is the bridge's default.
+	CallTimeout       time.Duration
+	InFlight, Waiting int
 	// Warm is how many sandboxes of a stdio server are kept started for those
 	// to come; 0 is none.
 	Warm int

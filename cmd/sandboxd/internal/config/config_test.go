@@ -145,7 +145,7 @@ func TestBothFormsSayTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &Config{
-		Listen: "127.0.0.1:9000", Tenant: "acme",
+		Listen: "127.0.0.1:9000", Tenant: "acme", Secrets: []Secret{NewSecret("ghp_1"), NewSecret("r2")},
 		Servers: []Server{
 			{
 				ID: "files", Label: "Files", Transport: Stdio, Command: "npx", Dir: dir,

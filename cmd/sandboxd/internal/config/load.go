@@ -3,11 +3,13 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -50,8 +52,9 @@ func read(opts Options, docs []document) (*Config, error) {
 	}
 	cfg := &Config{Listen: DefaultListen, Tenant: DefaultTenant}
 	var files []*file
+	found := map[string]bool{}
 	for _, d := range docs {
-		f := &file{r: strict.NewReporter(d.name), dir: d.dir, policies: opts.Policies, secrets: secrets{env: opts.LookupEnv}}
+		f := &file{r: strict.NewReporter(d.name), dir: d.dir, policies: opts.Policies, secrets: secrets{env: opts.LookupEnv, found: found}}
 		files = append(files, f)
 		f.decode(cfg, d)
 	}
@@ -68,6 +71,9 @@ func read(opts Options, docs []document) (*Config, error) {
 	}
 	if len(faults) > 0 {
 		return nil, faults
+	}
+	for _, v := range slices.Sorted(maps.Keys(found)) {
+		cfg.Secrets = append(cfg.Secrets, Secret{v})
 	}
 	return cfg, nil
 }
@@ -100,7 +106,7 @@ func (f *file) decode(cfg *Config, d document) {
 	if root == nil {
 		return
 	}
-	m := f.r.Map(root, "", "listen", "tenant", "secrets_dir", "servers", "mcp_servers")
+	m := f.r.Map(root, "", "listen", "tenant", "max_in_flight", "event_results", "secrets_dir", "servers", "mcp_servers")
 	if s := m.String("listen"); s != "" {
 		cfg.Listen = s
 		f.listen(m, s)
@@ -110,6 +116,12 @@ func (f *file) decode(cfg *Config, d document) {
 		if !tenantName.MatchString(s) {
 			m.Errorf("tenant", "want lower-case letters, digits and dashes, 63 at most")
 		}
+	}
+	if m.Has("max_in_flight") {
+		cfg.InFlight = int(m.Int("max_in_flight", 1, maxInFlight))
+	}
+	if m.Has("event_results") {
+		cfg.EventResults = m.Bool("event_results")
 	}
 	f.secretsDir(m)
 	f.named(m)

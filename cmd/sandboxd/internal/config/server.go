@@ -13,7 +13,7 @@ import (
 
 // The keys of a server, by the transports that they belong to.
 var (
-	commonKeys  = []string{"id", "label", "transport", "tools_allowlist", "include", "renames", "descriptions", "pin", "sharing", "idle_stop", "required", "autostart"}
+	commonKeys  = []string{"id", "label", "transport", "tools_allowlist", "include", "renames", "descriptions", "pin", "sharing", "idle_stop", "call_timeout", "max_in_flight", "max_waiting", "required", "autostart"}
 	stdioKeys   = []string{"command", "args", "env", "policy", "isolation", "mounts", "warm"}
 	networkKeys = []string{"url", "headers", "allow_local_endpoint"}
 	serverKeys  = slices.Concat(commonKeys, stdioKeys, networkKeys)

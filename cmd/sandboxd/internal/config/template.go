@@ -22,6 +22,8 @@ const maxSecret = 64 << 10
 type secrets struct {
 	env func(string) (string, bool)
 	dir string // empty: there is none
+	// found collects the values that were put in.
+	found map[string]bool
 }
 
 var (
@@ -87,6 +89,9 @@ func (x secrets) lookup(name string) (string, error) {
 		return "", fmt.Errorf("secret %s is empty", name)
 	case strings.ContainsRune(v, 0):
 		return "", fmt.Errorf("secret %s holds a NUL byte", name)
+	}
+	if x.found != nil {
+		x.found[v] = true
 	}
 	return v, nil
 }

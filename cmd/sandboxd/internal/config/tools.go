@@ -10,13 +10,20 @@ import (
 // shownName is what a tool may be renamed to.
 var shownName = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,128}$`)
 
-const maxDescription = 4096
+const (
+	maxDescription = 4096
+	maxInFlight    = 4096
+	maxWaiting     = 65536
+)
 
 // tools takes what governs a server's tools and who shares its sandboxes.
 func (f *file) tools(m strict.Map, s *Server) {
 	s.Pin = f.oneOf(m, "pin", "strict", "warn", "off")
 	s.Sharing = f.oneOf(m, "sharing", "tenant", "session", "call")
 	s.IdleStop = m.Duration("idle_stop")
+	s.CallTimeout = m.Duration("call_timeout")
+	s.InFlight = int(m.Int("max_in_flight", 1, maxInFlight))
+	s.Waiting = int(m.Int("max_waiting", 1, maxWaiting))
 	s.Renames = f.texts(m, "renames")
 	taken := map[string]bool{}
 	for _, tool := range sortedKeys(s.Renames) {

@@ -75,3 +75,29 @@ mcp_servers:
 		t.Error(diff)
 	}
 }
+
+func TestBoundsOfCalls(t *testing.T) {
+	cfg, err := parse(t.TempDir(), "c.yaml", "max_in_flight: 9\nevent_results: true\nmcp_servers: [{id: a, url: 'https://e.example.com', call_timeout: 5m, max_in_flight: 2, max_waiting: 3}]", env(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := cfg.Servers[0]; s.CallTimeout != 5*time.Minute || s.InFlight != 2 || s.Waiting != 3 || cfg.InFlight != 9 || !cfg.EventResults {
+		t.Errorf("%+v", cfg)
+	}
+	for _, bad := range []string{"max_in_flight: 0", "max_waiting: 65537", "call_timeout: -1s", "max_in_flight: many"} {
+		if _, err := parse(t.TempDir(), "c.yaml", "mcp_servers: [{id: a, command: x, "+bad+"}]", env(nil)); err == nil {
+			t.Errorf("%s is taken", bad)
+		}
+	}
+}
+
+// TestSecretsAreKnownToBeTakenOut lists each value that was put in, once.
+func TestSecretsAreKnownToBeTakenOut(t *testing.T) {
+	cfg, err := parse(t.TempDir(), "c.yaml", "mcp_servers: [{id: a, command: x, env: {A: 'x {{secrets.k}}', B: '{{secrets.k}}'}}]", env(map[string]string{"SANDBOXD_SECRET_K": "value"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(cfg.Secrets) != 1 || cfg.Secrets[0].Reveal() != "value" {
+		t.Errorf("%d secrets", len(cfg.Secrets))
+	}
+}
