@@ -134,12 +134,12 @@ func TestAggregateEveryFeature(t *testing.T) {
 // The same of servers on the network, over both transports.
 func TestAggregateEveryFeatureOfRemoteServers(t *testing.T) {
 	get := func(*http.Request) *mcp.Server { return newSDKServer() }
-	for name, h := range map[string]http.Handler{"http": mcp.NewStreamableHTTPHandler(get, nil), "sse": mcp.NewSSEHandler(get, nil)} {
-		t.Run(name, func(t *testing.T) {
+	for transport, h := range map[remote.Transport]http.Handler{remote.StreamableHTTP: mcp.NewStreamableHTTPHandler(get, nil), remote.SSE: mcp.NewSSEHandler(get, nil)} {
+		t.Run("transport "+string(transport), func(t *testing.T) {
 			srv := httptest.NewServer(h)
 			t.Cleanup(func() { srv.CloseClientConnections(); srv.Close() }) // after the registry, which says goodbye
 			everyFeature(t, func(ctx context.Context) (sandbox.Sandbox, error) {
-				s, err := remote.Start(ctx, remote.Config{URL: srv.URL, SSE: name == "sse", Client: &http.Client{Transport: &http.Transport{}}})
+				s, err := remote.Start(ctx, remote.Config{URL: srv.URL, Transport: transport, Client: &http.Client{Transport: &http.Transport{}}})
 				if err != nil {
 					return nil, err
 				}
