@@ -20,11 +20,16 @@ const (
 // entrypoint resolves the command of the package installed in dir, by npx's
 // rules, to the argument vector that starts it without a shell.
 func entrypoint(dir, name, version, bin string) ([]string, error) {
-	pkgDir := filepath.Join(dir, "node_modules", filepath.FromSlash(name))
-	if info, err := os.Lstat(pkgDir); err != nil || !info.IsDir() {
+	tree, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer tree.Close() //nolint:errcheck // only read from
+	pkgDir := path.Join("node_modules", name)
+	if info, err := tree.Lstat(pkgDir); err != nil || !info.IsDir() {
 		return nil, fail(ErrRefused, "the package "+name+" was not installed as a folder", "")
 	}
-	root, err := os.OpenRoot(pkgDir)
+	root, err := tree.OpenRoot(pkgDir)
 	if err != nil {
 		return nil, err
 	}

@@ -1,10 +1,10 @@
 package images
 
 import (
+	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"os"
+	"path"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -24,6 +24,9 @@ func (b *Builder) key(ref Ref) string {
 		node = b.cfg.Node.Version + b.cfg.Node.Integrity
 	}
 	parts := append([]string{ref.String(), platform(), node}, b.cfg.ExtraPackages...)
+	if b.cfg.Scripts {
+		parts = append(parts, "install scripts")
+	}
 	return shortHash(parts...)
 }
 
@@ -142,7 +145,7 @@ func (b *Builder) system(ctx context.Context, pins []Deb, fresh bool) (base laye
 	if base, err = b.base(ctx, basePins, fresh); err != nil {
 		return base, nil, err
 	}
-	rec, ok, err := b.extras(ctx, base, otherPins, fresh)
+	rec, ok, err := b.extras(ctx, base, b.cfg.ExtraPackages, otherPins, fresh)
 	if ok {
 		extras = &rec
 	}
@@ -156,7 +159,7 @@ func (b *Builder) pack(ctx context.Context, w *work, ref Ref, lock *Lock) (blob,
 	if err != nil {
 		return blob{}, npmTree{}, nil, err
 	}
-	job := npmJob{dir: dir, name: ref.Name, spec: ref.spec(), hold: w.lock, step: "package"}
+	job := npmJob{w: w, dir: dir, name: ref.Name, spec: ref.spec(), step: "package"}
 	if lock != nil {
 		want, err := checkLock(lock.NPM, ref.Name)
 		if err != nil {
@@ -168,6 +171,9 @@ func (b *Builder) pack(ctx context.Context, w *work, ref Ref, lock *Lock) (blob,
 	if err != nil {
 		return blob{}, npmTree{}, nil, err
 	}
+	if len(tree.scripts) > 0 && !b.cfg.Scripts {
+		b.report(Step{Name: "package", Detail: "install scripts were not run: " + quoted(strings.Join(tree.scripts, ", ")) + " (--allow-build runs them, in a sandbox)"})
+	}
 	if exactRE.MatchString(ref.Version) && tree.version != ref.Version {
 		return blob{}, npmTree{}, nil, fail(ErrRefused, "the registry gave "+ref.Name+"@"+quoted(tree.version)+" for version "+ref.Version, "")
 	}
@@ -175,7 +181,7 @@ func (b *Builder) pack(ctx context.Context, w *work, ref Ref, lock *Lock) (blob,
 	if err != nil {
 		return blob{}, npmTree{}, nil, err
 	}
-	layer, err := packTree(ctx, dir, filepath.Join(w.dir, "layer"), ref.Name, tree)
+	layer, err := packTree(ctx, job, filepath.Join(w.dir, "layer"), tree)
 	if err != nil {
 		return blob{}, npmTree{}, nil, err
 	}
@@ -184,26 +190,30 @@ func (b *Builder) pack(ctx context.Context, w *work, ref Ref, lock *Lock) (blob,
 }
 
 // packTree writes the installed tree, with its lock in the settled form, as a
-// layer.
-func packTree(ctx context.Context, dir, file, name string, tree npmTree) (blob, error) {
-	manifest, err := json.Marshal(map[string]any{
-		"name": appName, "private": true, "dependencies": map[string]string{name: tree.version},
-	})
+// layer. Nothing is written into the tree, which is a stranger's.
+func packTree(ctx context.Context, job npmJob, file string, tree npmTree) (blob, error) {
+	manifest, err := job.manifest(tree.version)
 	if err != nil {
 		return blob{}, err
-	}
-	for f, data := range map[string][]byte{"package.json": manifest, "package-lock.json": tree.lock} {
-		if err := os.WriteFile(filepath.Join(dir, f), data, 0o600); err != nil {
-			return blob{}, err
-		}
 	}
 	l, err := newLayer(file)
 	if err != nil {
 		return blob{}, err
 	}
-	// npm's own notes hold the addresses.
-	notes := func(name string) bool { return name == "node_modules/.package-lock.json" }
-	if err := l.tree(ctx, dir, appDir[1:], notes); err != nil {
+	// npm's own notes hold the addresses; its lock and manifest come below.
+	skip := func(name string) bool {
+		return name == "node_modules/.package-lock.json" || name == "package.json" || name == "package-lock.json"
+	}
+	err = l.tree(ctx, job.dir, appDir[1:], skip)
+	for _, f := range []struct {
+		name string
+		data []byte
+	}{{"package-lock.json", tree.lock}, {"package.json", manifest}} {
+		if err == nil {
+			err = l.regular(path.Join(appDir[1:], f.name), 0o444, int64(len(f.data)), bytes.NewReader(f.data))
+		}
+	}
+	if err != nil {
 		l.abandon()
 		return blob{}, err
 	}
@@ -237,6 +247,7 @@ func (b *Builder) seal(ctx context.Context, w *work, ref Ref, key string, want *
 	lock := Lock{
 		Format: lockFormat, Ref: ref.String(), Name: ref.Name, Version: p.tree.version, Integrity: p.tree.integrity,
 		Platform: platform(), Digest: manifestBlob.Digest, Node: *p.node.Node, Base: p.debs(), NPM: p.tree.lock,
+		Scripts: b.cfg.Scripts,
 	}
 	if _, err := b.st.putJSON(w, b.st.lockPath(lock.Digest), lock); err != nil {
 		return err

@@ -24,6 +24,8 @@ var (
 	ErrRefused = errors.New("images: package refused")
 	// ErrTool marks a program that is missing on this host or that failed.
 	ErrTool = errors.New("images: tool failed")
+	// ErrUnconfined marks a build that no sandbox can be had for here.
+	ErrUnconfined = errors.New("images: no sandbox to build in")
 	// ErrCorrupt marks a cache whose content is not what was stored.
 	ErrCorrupt = errors.New("images: cache damaged")
 )

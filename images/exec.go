@@ -68,8 +68,19 @@ func lookPath(name string, env []string) (string, error) {
 	return "", exec.ErrNotFound
 }
 
+// ranAndFailed reports whether a tool ran, inside or outside, and said no.
+func ranAndFailed(err error) bool {
+	var outside *exec.ExitError
+	var inside *errEnded
+	return errors.As(err, &outside) || errors.As(err, &inside)
+}
+
 // status is a failed program's end in a few words.
 func status(name string, err error) string {
+	var inside *errEnded
+	if errors.As(err, &inside) {
+		return name + " " + inside.Error()
+	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		return fmt.Sprintf("%s ended with %s", name, exit.ProcessState)

@@ -32,18 +32,18 @@ func splitPins(pins []Deb) (base, others []Deb) {
 	return base, others
 }
 
-// extras returns the layer that adds distribution packages to a base: those of
-// the configuration, or those that are pinned. It is false where there are
-// none.
-func (b *Builder) extras(ctx context.Context, base layerRecord, pins []Deb, fresh bool) (layerRecord, bool, error) {
-	if pins == nil && len(b.cfg.ExtraPackages) == 0 || pins != nil && len(pins) == 0 {
+// extras returns the layer that adds distribution packages to a base: those
+// that are named, with all they depend on, or those that are pinned. It is
+// false where there are none.
+func (b *Builder) extras(ctx context.Context, base layerRecord, names []string, pins []Deb, fresh bool) (layerRecord, bool, error) {
+	if pins == nil && len(names) == 0 || pins != nil && len(pins) == 0 {
 		return layerRecord{}, false, nil
 	}
-	name := "extras-" + shortHash(append([]string{platform(), base.Layer.Digest}, b.cfg.ExtraPackages...)...)
+	name := "extras-" + shortHash(append([]string{platform(), base.Layer.Digest}, names...)...)
 	if pins != nil {
 		name = "extras-" + shortHash(platform(), base.Layer.Digest, "locked", debsKey(pins))
 	}
-	set := debSet{step: "extras", what: "further packages", names: b.cfg.ExtraPackages, closure: true, pins: pins}
+	set := debSet{step: "extras", what: "further packages", names: names, closure: true, pins: pins}
 	rec, err := b.st.shared(ctx, name, fresh, func(w *work) (layerRecord, error) {
 		below, err := readRootfs(ctx, b.st.blobPath(base.Layer.Digest))
 		if err != nil {

@@ -2,6 +2,7 @@ package images
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -30,7 +31,16 @@ type Config struct {
 	// ExtraPackages are distribution packages added to the base root file
 	// system, with what they depend on.
 	ExtraPackages []string
-	// NPM is the npm program; empty means npm in PATH.
+	// Outlet is how builds reach registries, from inside sandboxes. Without it
+	// only what is built already is to be had, unless Unsandboxed is set.
+	Outlet Outlet
+	// Unsandboxed runs npm of this host with the caller's own rights instead,
+	// install scripts off. Only npm packages are built so.
+	Unsandboxed bool
+	// Scripts runs the install scripts of npm packages, in a sandbox of their
+	// own: for packages that compile a part of themselves.
+	Scripts bool
+	// NPM is the npm program of an unsandboxed build; empty means npm in PATH.
 	NPM string
 	// Environ is the environment whose npm, apt and proxy settings are used;
 	// nil means the process's own.
@@ -120,6 +130,9 @@ func New(cfg Config) (*Builder, error) {
 			return nil, fmt.Errorf("images: %q is not the name of a distribution package", p)
 		}
 	}
+	if cfg.Scripts && cfg.Unsandboxed {
+		return nil, errors.New("images: install scripts run in a sandbox only")
+	}
 	if cfg.Environ == nil {
 		cfg.Environ = os.Environ()
 	}
@@ -183,6 +196,9 @@ func (b *Builder) BuildLocked(ctx context.Context, lock Lock) (Image, error) {
 	ref, err := lock.validate()
 	if err != nil {
 		return Image{}, err
+	}
+	if lock.Scripts != b.cfg.Scripts {
+		return Image{}, fail(ErrRefused, "the version lock of "+ref.String()+" was made with install scripts run, or without, and this build is not", "build with --allow-build just where the lock says scripts")
 	}
 	return b.build(ctx, ref, &lock, true)
 }

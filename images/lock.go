@@ -28,6 +28,8 @@ type Lock struct {
 	Node NodeRelease `json:"node"`
 	// Base is the distribution packages of the base root file system.
 	Base []Deb `json:"base"`
+	// Scripts says that the packages' install scripts were run.
+	Scripts bool `json:"scripts,omitempty"`
 	// NPM is the package-lock.json of the whole tree, without addresses.
 	NPM json.RawMessage `json:"npm"`
 }

@@ -45,7 +45,7 @@ func child(raw []byte) int {
 }
 
 func (j childJob) build() (Image, error) {
-	b, err := New(Config{CacheDir: j.Dir, Node: j.Node, ExtraPackages: j.Extra})
+	b, err := New(Config{CacheDir: j.Dir, Unsandboxed: true, Node: j.Node, ExtraPackages: j.Extra})
 	if err != nil {
 		return Image{}, err
 	}

@@ -47,27 +47,24 @@ func (b *Builder) buildNode(ctx context.Context, w *work, want NodeRelease) (lay
 	if err != nil {
 		return layerRecord{}, err
 	}
-	job := npmJob{dir: dir, name: pkg, spec: want.Version, hold: w.lock, step: "node"}
-	if want.Integrity != "" {
-		key := "node_modules/" + pkg
-		job.lock, err = json.Marshal(map[string]any{
-			"name": appName, "lockfileVersion": 3, "requires": true,
-			"packages": map[string]any{
-				"": map[string]any{"name": appName, "dependencies": map[string]string{pkg: want.Version}},
-				key: map[string]any{
-					"version": want.Version, "integrity": want.Integrity, "os": []string{"linux"},
-				},
-			},
-		})
-		if err != nil {
+	var got NodeRelease
+	inside, err := b.confine()
+	switch {
+	case err != nil:
+		return layerRecord{}, err
+	case inside:
+		got.Version = want.Version
+		pkgDir := filepath.Join(dir, "node_modules", pkg)
+		if err := os.MkdirAll(pkgDir, 0o700); err != nil {
 			return layerRecord{}, err
 		}
+		got.Integrity, err = b.fetchPinned(ctx, w, npmPin{pkg, want.Version, want.Integrity}, pkgDir)
+	default:
+		got, err = b.nodeByNPM(ctx, w, dir, want)
 	}
-	tree, err := b.npm(ctx, job)
 	if err != nil {
 		return layerRecord{}, err
 	}
-	got := NodeRelease{Version: tree.version, Integrity: tree.integrity}
 	if want.Integrity != "" && got != want || got.Version != want.Version {
 		return layerRecord{}, fail(ErrRefused, "the registry's Node is not the pinned release", "")
 	}
@@ -78,6 +75,30 @@ func (b *Builder) buildNode(ctx context.Context, w *work, want NodeRelease) (lay
 	}
 	done(layer.Size)
 	return layerRecord{Layer: layer, Node: &got}, b.st.adopt(file, layer)
+}
+
+// nodeByNPM fetches Node's package with this host's npm.
+func (b *Builder) nodeByNPM(ctx context.Context, w *work, dir string, want NodeRelease) (NodeRelease, error) {
+	pkg := nodePackage()
+	job := npmJob{w: w, dir: dir, name: pkg, spec: want.Version, step: "node"}
+	if want.Integrity != "" {
+		key := "node_modules/" + pkg
+		var err error
+		job.lock, err = json.Marshal(map[string]any{
+			"name": appName, "lockfileVersion": 3, "requires": true,
+			"packages": map[string]any{
+				"": map[string]any{"name": appName, "dependencies": map[string]string{pkg: want.Version}},
+				key: map[string]any{
+					"version": want.Version, "integrity": want.Integrity, "os": []string{"linux"},
+				},
+			},
+		})
+		if err != nil {
+			return NodeRelease{}, err
+		}
+	}
+	tree, err := b.npm(ctx, job)
+	return NodeRelease{Version: tree.version, Integrity: tree.integrity}, err
 }
 
 // nodeLayer packs the binary and its licence.

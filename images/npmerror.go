@@ -2,8 +2,6 @@ package images
 
 import (
 	"encoding/json"
-	"errors"
-	"os/exec"
 	"regexp"
 	"strings"
 )
@@ -20,8 +18,7 @@ const npmConfigHint = "check the registry and proxy of your npm configuration; n
 
 // npmError makes one clear line of npm's failure.
 func npmError(err error, res result, job npmJob) error {
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) {
+	if !ranAndFailed(err) {
 		return err
 	}
 	code, summary := npmCode(res)

@@ -3,6 +3,7 @@ package images
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -18,7 +19,7 @@ const maxLock = 32 << 20
 // checkTree reads the lock that npm wrote, checks every entry, and settles the
 // exact version in it.
 func checkTree(job npmJob) (npmTree, error) {
-	raw, err := readBounded(filepath.Join(job.dir, "package-lock.json"), maxLock)
+	raw, err := readBounded(job.dir, "package-lock.json", maxLock)
 	if err != nil {
 		return npmTree{}, err
 	}
@@ -41,6 +42,7 @@ func checkLock(raw []byte, name string) (npmTree, error) {
 	if doc.Version != 3 && doc.Version != 2 {
 		return npmTree{}, fail(ErrRefused, fmt.Sprintf("the npm lock has version %d", doc.Version), "npm 7 or later is needed")
 	}
+	var scripts []string
 	for _, key := range slices.Sorted(maps.Keys(doc.Packages)) {
 		if key == "" {
 			continue
@@ -49,12 +51,15 @@ func checkLock(raw []byte, name string) (npmTree, error) {
 			return npmTree{}, err
 		}
 		delete(doc.Packages[key], "resolved")
+		if has, _ := doc.Packages[key]["hasInstallScript"].(bool); has {
+			scripts = append(scripts, strings.TrimPrefix(key, "node_modules/"))
+		}
 	}
 	main, ok := doc.Packages["node_modules/"+name]
 	if !ok {
 		return npmTree{}, fail(ErrRefused, "the npm lock does not hold "+name, "")
 	}
-	t := npmTree{version: text(main["version"]), integrity: text(main["integrity"])}
+	t := npmTree{version: text(main["version"]), integrity: text(main["integrity"]), scripts: scripts}
 	if real := text(main["name"]); real != "" && real != name {
 		return npmTree{}, fail(ErrRefused, "the npm lock puts "+quoted(real)+" in the place of "+name, "")
 	}
@@ -107,16 +112,25 @@ func text(v any) string {
 	return s
 }
 
-// readBounded reads a regular file of at most most bytes.
-func readBounded(path string, most int64) ([]byte, error) {
-	info, err := os.Lstat(path)
+// readBounded reads a regular file of at most most bytes that a stranger left
+// in dir.
+func readBounded(dir, name string, most int64) ([]byte, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close() //nolint:errcheck // only read from
+	info, err := root.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fail(ErrRefused, "the fetch left no "+quoted(name), "")
+	}
 	if err != nil {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > most {
-		return nil, fail(ErrRefused, quoted(filepath.Base(path))+" is not a file of a sane size", "")
+		return nil, fail(ErrRefused, quoted(name)+" is not a file of a sane size", "")
 	}
-	return os.ReadFile(path)
+	return root.ReadFile(name)
 }
 
 // manifest is what counts of a package's own package.json.

@@ -201,7 +201,7 @@ func (r *registry) config(t *testing.T, dir string) Config {
 	if err := os.WriteFile(filepath.Join(home, ".npmrc"), []byte(rc), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{CacheDir: dir, Environ: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home}, Node: NodeRelease{Version: fakeNodeVersion}}
+	cfg := Config{CacheDir: dir, Unsandboxed: true, Environ: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home}, Node: NodeRelease{Version: fakeNodeVersion}}
 	seedBase(t, dir)
 	return cfg
 }

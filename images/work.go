@@ -51,7 +51,7 @@ func (w *work) sub(name string) (string, error) {
 
 // close removes the folder and gives up the lock, in this order.
 func (w *work) close() error {
-	return errors.Join(os.RemoveAll(w.dir), os.Remove(w.dir+lockSuffix), w.lock.Close())
+	return errors.Join(removeTree(w.dir), os.Remove(w.dir+lockSuffix), w.lock.Close())
 }
 
 // sweep removes the work folders that have no owner any more.
@@ -80,7 +80,7 @@ func sweep(tmp string, log *slog.Logger) error {
 			continue // in use
 		}
 		log.Info("removing what an interrupted build left", "folder", name)
-		err = errors.Join(os.RemoveAll(path), os.RemoveAll(path+lockSuffix))
+		err = errors.Join(removeTree(path), os.RemoveAll(path+lockSuffix))
 		if lock != nil {
 			err = errors.Join(err, lock.Close())
 		}

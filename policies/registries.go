@@ -150,3 +150,25 @@ func faultsOf(rule netguard.Rule) []netguard.FieldError {
 	}
 	return out
 }
+
+// RegistryEgress opens the given origins of one registry, each as
+// https://HOST[:PORT] or http://HOST[:PORT], and nothing else. An origin on
+// this host or at a literal private address opens as exactly that endpoint.
+func RegistryEgress(origins []string) (netguard.Config, error) {
+	cfg := netguard.Config{Mode: netguard.ModeAllowlist}
+	for _, origin := range origins {
+		u, reason := netguard.ParseURL(origin)
+		if reason == "" && (u.Target.Addr.IsValid() || u.Target.Name == "localhost") {
+			cfg.AllowLocalEndpoint = append(cfg.AllowLocalEndpoint, u.Target.String())
+			continue
+		}
+		rule, err := originRule(origin)
+		if err != nil {
+			return netguard.Config{}, fmt.Errorf("the registry's address cannot be opened: %w", err)
+		}
+		if !slices.ContainsFunc(cfg.Allow, func(r netguard.Rule) bool { return r.Host == rule.Host && r.Ports[0] == rule.Ports[0] }) {
+			cfg.Allow = append(cfg.Allow, rule)
+		}
+	}
+	return cfg, nil
+}

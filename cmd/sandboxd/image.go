@@ -36,18 +36,22 @@ func viewOf(img images.Image) imageView {
 
 func newImageBuild() *cobra.Command {
 	var asJSON, update bool
-	var with []string
+	var c common
 	var lock string
 	cmd := &cobra.Command{
 		Use:   "build [flags] REF | -- COMMAND… | --lock FILE",
 		Short: "Fetch and seal an image, so that runs need no registry",
 		Args:  cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			b, err := newBuilder(with, cmd.ErrOrStderr())
+			if err := c.load(); err != nil {
+				return err
+			}
+			l, closeAll, err := c.open(cmd.Context(), false)
 			if err != nil {
 				return err
 			}
-			img, err := buildImage(cmd.Context(), b, args, update, lock)
+			defer closeAll()
+			img, err := buildImage(cmd.Context(), l.builder, args, update, lock)
 			if err != nil {
 				return buildError(err)
 			}
@@ -63,7 +67,7 @@ func newImageBuild() *cobra.Command {
 	fl.BoolVar(&asJSON, "json", false, "print the image as JSON")
 	fl.BoolVar(&update, "update", false, "resolve the reference and the base anew instead of using what was locked")
 	fl.StringVar(&lock, "lock", "", "build just what this version lock says, to the same digest")
-	fl.StringSliceVar(&with, "with", nil, "distribution packages to add to the image, such as git")
+	c.flags(cmd)
 	return cmd
 }
 

@@ -59,10 +59,17 @@ func (o *operator) policies(ctx context.Context) policies.Loader {
 // guard makes a guard. Only one that will look up names has a use for the
 // hosts of trusted registries, which takes asking the clients for them.
 func (o *operator) guard(ctx context.Context, lookups bool, opts netguard.Options) (*netguard.Guard, error) {
-	opts.Upstream, opts.Refused = o.resolver, o.set.Refused
+	var names []string
 	if lookups {
-		opts.TrustedHosts = o.trusted(ctx)
+		names = policies.RegistryNames()
 	}
+	return o.guardFor(ctx, names, opts)
+}
+
+// guardFor makes a guard that knows the hosts of some trusted registries.
+func (o *operator) guardFor(ctx context.Context, registries []string, opts netguard.Options) (*netguard.Guard, error) {
+	opts.Upstream, opts.Refused = o.resolver, o.set.Refused
+	opts.TrustedHosts = o.trusted(ctx, registries)
 	g, err := netguard.New(opts)
 	switch {
 	case errors.Is(err, netguard.ErrUpstream) && o.resolver != "":
@@ -73,11 +80,11 @@ func (o *operator) guard(ctx context.Context, lookups bool, opts netguard.Option
 	return g, err
 }
 
-// trusted maps each host of a registry that the operator trusts on private
+// trusted maps each host of those registries that the operator trusts on private
 // ranges to those ranges.
-func (o *operator) trusted(ctx context.Context) map[string][]netip.Prefix {
+func (o *operator) trusted(ctx context.Context, registries []string) map[string][]netip.Prefix {
 	var names []string
-	for _, name := range policies.RegistryNames() {
+	for _, name := range registries {
 		if len(o.set.Registries[name].Trusted) > 0 {
 			names = append(names, name)
 		}

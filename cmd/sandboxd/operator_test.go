@@ -17,6 +17,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/sandboxd/sandboxd/netguard"
+	"github.com/sandboxd/sandboxd/policies"
 )
 
 // dnsServer answers every A query on loopback with one address, and counts.
@@ -206,7 +207,7 @@ func TestClientsAreAskedOnlyWhenNeeded(t *testing.T) {
 	if err != nil || !looksUp(web) {
 		t.Errorf("public-web looks no name up: %v", err)
 	}
-	if got := c.trusted(t.Context()); len(got) != 1 || len(got["npm.example.com"]) != 1 {
+	if got := c.trusted(t.Context(), policies.RegistryNames()); len(got) != 1 || len(got["npm.example.com"]) != 1 {
 		t.Errorf("trusted hosts: %v", got)
 	}
 	if b, err := os.ReadFile(asked); err != nil || string(b) != "x\n" {

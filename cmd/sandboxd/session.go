@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/sandboxd/sandboxd/images"
 	"github.com/sandboxd/sandboxd/netguard"
@@ -20,7 +21,7 @@ type common struct {
 	operator
 	socket  string
 	records string
-	with    []string // distribution packages to add to images
+	build   buildFlags
 	verbose bool
 	log     *slog.Logger
 }
@@ -30,7 +31,7 @@ func (c *common) flags(cmd *cobra.Command) {
 	f.StringVar(&c.socket, "engine", envOr("SANDBOXD_ENGINE", defaultSocket), "the engine's socket")
 	c.operator.flags(f)
 	f.StringVar(&c.records, "records", "", "append decision records as JSON lines to FILE (- for stderr; default: the operator's, else none)")
-	f.StringSliceVar(&c.with, "with", nil, "distribution packages to add to the image, such as git")
+	c.build.flags(f)
 	f.BoolVarP(&c.verbose, "verbose", "v", false, "say more on stderr")
 }
 
@@ -70,10 +71,6 @@ func (c *common) open(ctx context.Context, lookups bool) (*launcher, func(), err
 		return nil, nil, err
 	}
 	show := &progress{w: os.Stderr}
-	builder, err := newBuilder(c.with, os.Stderr) //nolint:contextcheck // sweeping the cache is bounded by itself
-	if err != nil {
-		return nil, nil, err
-	}
 	rec, err := openRecords(c.records, log)
 	if err != nil {
 		return nil, nil, err
@@ -89,6 +86,12 @@ func (c *common) open(ctx context.Context, lookups bool) (*launcher, func(), err
 		return nil, nil, err
 	}
 	rts := newRuntimes(cache, c.socket, log, show.transfer)
+	out := &outlet{op: &c.operator, runtimes: rts, opts: netguard.Options{Record: rec.add, Logger: log}}
+	builder, err := c.build.builder(os.Stderr, out) //nolint:contextcheck // sweeping the cache is bounded by itself
+	if err != nil {
+		_ = rec.Close()
+		return nil, nil, err
+	}
 	closeAll := func() { //nolint:contextcheck // what was started is ended also after ctx has
 		ctx, cancel := context.WithTimeout(context.Background(), stopBound)
 		defer cancel()
@@ -100,14 +103,42 @@ func (c *common) open(ctx context.Context, lookups bool) (*launcher, func(), err
 	return &launcher{builder: builder, guard: guard, silent: silent, runtimes: rts, log: log}, closeAll, nil
 }
 
-// newBuilder makes a builder on the user's cache that tells w what it waits for.
-func newBuilder(with []string, w io.Writer) (*images.Builder, error) {
+// buildFlags say what images are made of and how.
+type buildFlags struct {
+	with        []string // distribution packages to add
+	unsandboxed bool
+	scripts     bool
+}
+
+func (f *buildFlags) flags(fl *pflag.FlagSet) {
+	fl.StringSliceVar(&f.with, "with", nil, "distribution packages to add to the image, such as git")
+	fl.BoolVar(&f.unsandboxed, "build-unsandboxed", false, "where an image has to be built: run npm with your own rights, without an engine")
+	fl.BoolVar(&f.scripts, "allow-build", false, "where an image has to be built: run its packages' install scripts, in a sandbox")
+}
+
+// builder makes a builder on the user's cache that tells w what it waits for.
+// Without an outlet it builds nothing that has to be fetched in a sandbox.
+func (f *buildFlags) builder(w io.Writer, out *outlet) (*images.Builder, error) {
 	cache, err := cacheDir()
 	if err != nil {
 		return nil, err
 	}
-	show := &progress{w: w}
-	return images.New(images.Config{CacheDir: filepath.Join(cache, "images"), ExtraPackages: with, Progress: show.step})
+	if f.scripts && f.unsandboxed {
+		return nil, usagef("--allow-build runs install scripts in a sandbox: leave --build-unsandboxed out")
+	}
+	cfg := images.Config{
+		CacheDir: filepath.Join(cache, "images"), ExtraPackages: f.with, Unsandboxed: f.unsandboxed, Scripts: f.scripts,
+		Progress: (&progress{w: w}).step,
+	}
+	if out != nil {
+		cfg.Outlet = out
+	}
+	return images.New(cfg)
+}
+
+// newBuilder makes a builder for what is built already.
+func newBuilder(with []string, w io.Writer) (*images.Builder, error) {
+	return (&buildFlags{with: with}).builder(w, nil)
 }
 
 // buildError gives an image's failure its exit status: a reference that cannot

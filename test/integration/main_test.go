@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,12 +17,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandboxd/sandboxd/netguard"
 	"github.com/sandboxd/sandboxd/test/integration/lab"
 )
 
 // program is the sandboxd under test; cache the folder of images that the
 // ordinary user builds, kept between runs since it is large.
 var program, cache, parts string
+
+// operator is a file of settings that trusts this machine's own registry where
+// it sits on a private address.
+var operator string
 
 func TestMain(m *testing.M) {
 	code, err := runAll(m)
@@ -58,6 +66,10 @@ func runAll(m *testing.M) (int, error) {
 		return 0, fmt.Errorf("engine parts: %w\n%s", err, stderr.Bytes())
 	}
 	parts = strings.TrimSpace(string(out))
+	operator = filepath.Join(dir, "operator.yaml")
+	if err := writeOperator(operator); err != nil {
+		return 0, err
+	}
 	cache = "/var/tmp/sandboxd-test-cache"
 	if err := os.MkdirAll(cache, 0o700); err != nil {
 		return 0, err
@@ -150,7 +162,31 @@ func (e *engine) kill() {
 
 // env is what a program needs to use this engine.
 func (e *engine) env() []string {
-	return append(npmEnv(), "SANDBOXD_ENGINE="+e.socket, "SANDBOXD_CACHE="+cache)
+	return append(npmEnv(), "SANDBOXD_ENGINE="+e.socket, "SANDBOXD_CACHE="+cache, "SANDBOXD_OPERATOR="+operator)
+}
+
+// writeOperator trusts the addresses of the registry that this machine's npm
+// uses, where they are not public.
+func writeOperator(file string) error {
+	out, err := exec.Command("npm", "config", "get", "registry").Output()
+	if err != nil {
+		return err
+	}
+	u, err := url.Parse(strings.TrimSpace(string(out)))
+	if err != nil {
+		return err
+	}
+	addrs, err := (&net.Resolver{}).LookupNetIP(context.Background(), "ip", u.Hostname())
+	if err != nil {
+		return err
+	}
+	text := "{}"
+	for _, a := range addrs {
+		if p := netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen()); netguard.CheckTrusted(p) == nil {
+			text = fmt.Sprintf("registries: {npm: {trusted_cidrs: [%s]}}", p)
+		}
+	}
+	return os.WriteFile(file, []byte(text), 0o644)
 }
 
 // npmEnv passes on what this machine's npm needs to trust its registry.
@@ -166,12 +202,13 @@ func npmEnv() []string {
 }
 
 // buildImage seals an image as the ordinary user, in the machine's own
-// network, so that later runs need none.
+// network, so that later runs need none, and without a sandbox, so that it
+// needs no engine: the tests of the builder have one.
 func buildImage(t testing.TB, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	cmd := lab.UserCommand(ctx, lab.UserDir(t), program, append([]string{"image", "build"}, args...)...)
+	cmd := lab.UserCommand(ctx, lab.UserDir(t), program, append([]string{"image", "build", "--build-unsandboxed"}, args...)...)
 	cmd.Env = append(cmd.Env, append(npmEnv(), "SANDBOXD_CACHE="+cache)...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("image build %v: %v\n%s", args, err, out)

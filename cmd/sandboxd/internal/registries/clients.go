@@ -23,7 +23,7 @@ var npmLine = regexp.MustCompile(`^(?:registry|@[^\s:]+:registry) = (".*")$`)
 // npm asks for the registry and those of scopes, from the variables, the
 // user's and the global configuration.
 func (f *Finder) npm(ctx context.Context) []string {
-	out, ok := f.run(ctx, []string{"NPM_CONFIG_UPDATE_NOTIFIER=false", "NPM_CONFIG_COLOR=false"}, "npm", "config", "list", "-l")
+	out, ok := f.npmOutput(ctx)
 	if !ok {
 		return nil
 	}
@@ -37,6 +37,20 @@ func (f *Finder) npm(ctx context.Context) []string {
 		}
 	}
 	return urls
+}
+
+// npmOutput is npm's list of its settings, asked for once.
+func (f *Finder) npmOutput(ctx context.Context) ([]byte, bool) {
+	f.npmMu.Lock()
+	defer f.npmMu.Unlock()
+	if f.npmAsked {
+		return f.npmSaid, f.npmSaid != nil
+	}
+	out, ok := f.run(ctx, []string{"NPM_CONFIG_UPDATE_NOTIFIER=false", "NPM_CONFIG_COLOR=false"}, "npm", "config", "list", "-l")
+	if ctx.Err() == nil {
+		f.npmAsked, f.npmSaid = true, out
+	}
+	return out, ok
 }
 
 // golang asks for the module proxies and the checksum database.

@@ -34,6 +34,10 @@ type Finder struct {
 
 	mu    sync.Mutex
 	found map[string][]string
+
+	npmMu    sync.Mutex
+	npmAsked bool
+	npmSaid  []byte
 }
 
 // New returns a Finder, which asks nobody yet.
