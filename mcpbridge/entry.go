@@ -61,7 +61,8 @@ type entry struct {
 
 	mu     sync.Mutex
 	state  State
-	reason *Error // why it is not ready
+	reason *Error     // why it is not ready
+	words  *lastWords // of the latest start
 	starts int
 	begun  bool // run is or was running
 	// children counts the sandboxes beside the shared one; wg has each.
@@ -184,10 +185,10 @@ func (e *entry) run(ctx context.Context) {
 		// A caller who meets the next start is told what became of the last.
 		starting = &Error{Code: CodeServerDown, Message: "the server is being started again; last time: " + why.Message, cause: why}
 		if crashes > e.srv.Limits.Restarts {
-			e.log.Error("server failed too often and is not started again", "starts", crashes, "reason", why.Message)
+			e.log.Error("server failed too often and is not started again", "starts", crashes, "reason", why.Message, "stderr", e.lastSaid())
 			e.set(StateFailed, why)
 		} else {
-			e.log.Log(ctx, level, "server is down", "reason", why.Message)
+			e.log.Log(ctx, level, "server is down", "reason", why.Message, "stderr", e.lastSaid())
 			e.set(StateDown, why)
 		}
 		if !e.pause(ctx, crashes) {
@@ -295,8 +296,11 @@ func asStartError(err error) *Error {
 func (e *entry) connect(ctx context.Context) (*client.Client, toolList, error) {
 	e.mu.Lock()
 	e.starts++
+	words := &lastWords{}
+	e.words = words
 	e.mu.Unlock()
 	cl, err := e.dial(ctx, dialOptions{
+		words:        words,
 		capabilities: sharedCapabilities, notify: e.notified,
 		request: func(cl *client.Client, method string, id, params json.RawMessage) bool {
 			s := e.flight.only()
@@ -315,6 +319,14 @@ func (e *entry) connect(ctx context.Context) (*client.Client, toolList, error) {
 		return nil, l, errors.Join(err, cl.Close(cctx))
 	}
 	return cl, l, nil
+}
+
+// lastSaid is what the server wrote to stderr last, or nothing.
+func (e *entry) lastSaid() string {
+	e.mu.Lock()
+	words := e.words
+	e.mu.Unlock()
+	return words.String()
 }
 
 func (e *entry) serverLog(stream string, line []byte) {
@@ -336,6 +348,9 @@ func (e *entry) set(s State, why *Error) {
 	e.turn = make(chan struct{})
 	e.mu.Unlock()
 	ev := Event{Server: e.slug}
+	if s == StateDown || s == StateFailed {
+		ev.Stderr = e.lastSaid()
+	}
 	switch s {
 	case StateStarting:
 		ev.Type = EventStarting
@@ -361,6 +376,9 @@ func (e *entry) status() Status {
 	st := Status{Name: e.slug, Label: e.srv.Label, State: e.state, Starts: e.starts, Sessions: e.raw.Len()}
 	if e.reason != nil {
 		st.Reason = e.reason.Message
+	}
+	if e.state == StateDown || e.state == StateFailed {
+		st.Stderr = e.words.String()
 	}
 	e.mu.Unlock()
 	if snap := e.snap.Load(); snap != nil {

@@ -27,6 +27,9 @@ type Event struct {
 	Server string    `json:"server"` // the slug
 	// Reason says why, for server.down and server.failed.
 	Reason string `json:"reason,omitempty"`
+	// Stderr is then what the server wrote there last: a few lines, each cut
+	// and quoted, without what Config.Secrets names.
+	Stderr string `json:"stderr,omitempty"`
 	// Action, OK, Code, Millis and Bytes (of the result) describe a call.
 	Action string  `json:"action,omitempty"`
 	OK     bool    `json:"ok,omitempty"`

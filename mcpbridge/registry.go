@@ -216,6 +216,7 @@ type Status struct {
 	Label   string    `json:"label"`
 	State   State     `json:"state"`
 	Reason  string    `json:"reason,omitempty"` // why it is down
+	Stderr  string    `json:"stderr,omitempty"` // and its last words there
 	Tools   int       `json:"tools"`
 	LeftOut []LeftOut `json:"left_out,omitempty"`
 	// Unapproved are tools that differ from the approved ones, held back or

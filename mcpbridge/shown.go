@@ -19,10 +19,18 @@ type shown struct {
 func newShown(secrets []string) shown {
 	var s shown
 	var pairs []string
-	for _, v := range secrets {
+	add := func(v string) {
 		if len(v) >= minSecret {
 			s.secrets = append(s.secrets, v)
 			pairs = append(pairs, v, "[secret]")
+		}
+	}
+	for _, v := range secrets {
+		add(v)
+		if lines := strings.FieldsFunc(v, func(r rune) bool { return r == '\n' || r == '\r' }); len(lines) > 1 {
+			for _, l := range lines { // a log has a key by its lines
+				add(l)
+			}
 		}
 	}
 	s.strip = strings.NewReplacer(pairs...)

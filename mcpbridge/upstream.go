@@ -227,6 +227,7 @@ func (e *entry) newChild(ctx context.Context, s *aggSession) (*child, error) { /
 // dialOptions say how one client session is opened.
 type dialOptions struct {
 	capabilities string
+	words        *lastWords // takes the last lines of stderr; may be nil
 	notify       func(method string, params json.RawMessage)
 	request      func(c *client.Client, method string, id, params json.RawMessage) bool
 }
@@ -247,7 +248,12 @@ func (e *entry) dial(ctx context.Context, o dialOptions) (*client.Client, error)
 	return client.Connect(ctx, sb, client.Options{
 		Name: e.reg.cfg.Name, Version: e.reg.cfg.Version, MaxLine: e.srv.Limits.Line, Logger: e.log,
 		Capabilities: json.RawMessage(o.capabilities), Notify: o.notify, Request: o.request,
-		Stray:  func(line []byte) { e.serverLog("stdout", line) },
-		Stderr: &logWriter{line: func(line []byte) { e.serverLog("stderr", line) }},
+		Stray: func(line []byte) { e.serverLog("stdout", line) },
+		Stderr: &logWriter{line: func(line []byte) {
+			if o.words != nil {
+				o.words.add(e.reg.shown.line(line))
+			}
+			e.serverLog("stderr", line)
+		}},
 	})
 }

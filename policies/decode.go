@@ -76,13 +76,14 @@ func isolation(m strict.Map) sandbox.Isolation {
 
 // DecodeLimits takes sandbox.Limits out of a mapping; a nil node is none.
 func DecodeLimits(r *strict.Reporter, n *strict.Node, path string) sandbox.Limits {
-	m := r.Map(n, path, "memory", "cpus", "pids", "files", "tmp", "wall", "stop_grace")
+	m := r.Map(n, path, "memory", "cpus", "pids", "files", "tmp", "file_size", "wall", "stop_grace")
 	l := sandbox.Limits{
 		MemoryBytes: m.Bytes("memory"),
 		CPUs:        m.Number("cpus", 0.01, 1024),
 		PIDs:        m.Int("pids", 1, 1<<22),
 		Files:       uint64(m.Int("files", 1, 1<<20)),
 		TmpBytes:    m.Bytes("tmp"),
+		FileBytes:   m.Bytes("file_size"),
 		Wall:        m.Duration("wall"),
 		StopGrace:   m.Duration("stop_grace"),
 	}

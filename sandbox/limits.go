@@ -19,6 +19,10 @@ type Limits struct {
 	Files uint64
 	// TmpBytes bounds each private tmpfs (HOME and /tmp); default 256 MiB.
 	TmpBytes int64
+	// FileBytes bounds each file that a container writes, in a mounted folder
+	// too; default 1 GiB. What a guest writes there in all, only the folder's
+	// own file system can bound.
+	FileBytes int64
 	// Wall bounds the sandbox's whole life; 0 leaves it unbounded. A sandbox
 	// that meets it exits with cause Deadline.
 	Wall time.Duration
@@ -31,7 +35,8 @@ type Limits struct {
 // serves an ordinary Node server.
 func (l Limits) WithDefaults() Limits {
 	d := Limits{
-		MemoryBytes: 1 << 30, CPUs: 1, PIDs: 256, Files: 4096, TmpBytes: 256 << 20, StopGrace: 2 * time.Second,
+		MemoryBytes: 1 << 30, CPUs: 1, PIDs: 256, Files: 4096, TmpBytes: 256 << 20, FileBytes: 1 << 30,
+		StopGrace: 2 * time.Second,
 	}
 	if l.MemoryBytes != 0 {
 		d.MemoryBytes = l.MemoryBytes
@@ -47,6 +52,9 @@ func (l Limits) WithDefaults() Limits {
 	}
 	if l.TmpBytes != 0 {
 		d.TmpBytes = l.TmpBytes
+	}
+	if l.FileBytes != 0 {
+		d.FileBytes = l.FileBytes
 	}
 	if l.StopGrace != 0 {
 		d.StopGrace = l.StopGrace
@@ -67,7 +75,7 @@ func (l Limits) Validate() error {
 		return fmt.Errorf("%w: pids limit %d is out of range", ErrInvalid, l.PIDs)
 	case l.Files > 1<<20:
 		return fmt.Errorf("%w: open files limit %d is over 1048576", ErrInvalid, l.Files)
-	case l.TmpBytes < 0 || l.Wall < 0 || l.StopGrace < 0 || l.StopGrace > time.Minute:
+	case l.TmpBytes < 0 || l.FileBytes < 0 || l.Wall < 0 || l.StopGrace < 0 || l.StopGrace > time.Minute:
 		return fmt.Errorf("%w: a negative limit, or a stop grace over a minute", ErrInvalid)
 	}
 	return nil

@@ -2,7 +2,9 @@ package sandbox
 
 import (
 	"context"
+	"fmt"
 	"io"
+	"strings"
 )
 
 // Runtime starts sandboxes of one or more tiers. It is safe for concurrent
@@ -83,6 +85,33 @@ type Exit struct {
 	Signal int    // the signal's number, or 0
 	Detail string // one plain sentence for a person, or empty
 	// PeakMemoryBytes and PeakPIDs are what the sandbox used at most; 0 where
-	// the tier cannot tell.
-	PeakMemoryBytes, PeakPIDs int64
+	// the tier cannot tell. PeakTmpBytes is what lay in its private tmpfs
+	// together, looked at every second and at the end.
+	PeakMemoryBytes, PeakPIDs, PeakTmpBytes int64
+}
+
+// Use says in words what the sandbox used at most, or nothing where the tier
+// cannot tell.
+func (e Exit) Use() string {
+	var parts []string
+	for _, p := range []struct {
+		n    int64
+		text string
+	}{
+		{e.PeakMemoryBytes, size(e.PeakMemoryBytes) + " of memory"},
+		{e.PeakPIDs, fmt.Sprintf("%d processes and threads", e.PeakPIDs)},
+		{e.PeakTmpBytes, size(e.PeakTmpBytes) + " of temporary files"},
+	} {
+		if p.n > 0 {
+			parts = append(parts, p.text)
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func size(bytes int64) string {
+	if bytes < 1<<20 {
+		return fmt.Sprintf("%d KiB", (bytes+1<<10-1)>>10)
+	}
+	return fmt.Sprintf("%d MiB", bytes>>20)
 }

@@ -137,6 +137,9 @@ func exitStatus(exit sandbox.Exit) error {
 		why = fmt.Sprintf("was ended (%s): %s", exit.Cause, exit.Detail)
 	}
 	if why != "" {
+		if use := exit.Use(); use != "" {
+			why += "; it used at most " + use
+		}
 		fmt.Fprintln(os.Stderr, "sandboxd: the server", why)
 	}
 	if exit.Code == 0 {

@@ -13,7 +13,8 @@ var ErrClosed = errors.New("connection closed")
 // ExitError says that the server at the other end is gone, and how it ended.
 type ExitError struct{ Exit sandbox.Exit }
 
-// Error names the cause, the status and the runtime's detail.
+// Error names the cause, the status, the runtime's detail and, after a failure,
+// what was used.
 func (e *ExitError) Error() string {
 	s := "server ended: " + e.Exit.Cause.String()
 	switch {
@@ -24,6 +25,9 @@ func (e *ExitError) Error() string {
 	}
 	if e.Exit.Detail != "" {
 		s += " (" + e.Exit.Detail + ")"
+	}
+	if use := e.Exit.Use(); use != "" && (e.Exit.Cause != sandbox.Exited || e.Exit.Code != 0) {
+		s += "; it used at most " + use
 	}
 	return s
 }

@@ -239,14 +239,16 @@ func TestAttacks(t *testing.T) {
 	weak := weakHost(t, privileged(a))
 	g := start(t, weak, a.request(sandbox.Container))
 	listenBeside(t, g, a.abstract())
+	rows := newTable(t)
 	for _, at := range attacks(a) {
 		worked, how := a.try(t, g, at)
-		t.Logf("weakened: %-36s %v: %s", at.name, worked, how)
+		rows.add(at.name, "weakened", worked, how)
 		if !worked && !absent(how) {
 			t.Errorf("%s: does not work where nothing stops it: %s", at.name, how)
 		}
 	}
-	if worked, how := a.try(t, g, attack{op: "attack descriptors", args: []string{a.canary, a.dir}, finds: true}); !worked {
+	worked, how := a.try(t, g, attack{op: "attack descriptors", args: []string{a.canary, a.dir}, finds: true})
+	if rows.add("leaked descriptor", "weakened", worked, how); !worked {
 		t.Errorf("a leaked descriptor leads nowhere: %s", how)
 	}
 	eachTier(t, func(t *testing.T, tier sandbox.Isolation) {
@@ -255,8 +257,7 @@ func TestAttacks(t *testing.T) {
 			attack{"set-uid program", "attack set-uid", nil, false})
 		for _, at := range real {
 			worked, how := a.try(t, g, at)
-			t.Logf("%-36s %v: %s", at.name, worked, how)
-			if worked {
+			if rows.add(at.name, tier.String(), worked, how); worked {
 				t.Errorf("%s: worked: %s", at.name, how)
 			}
 		}
@@ -332,13 +333,16 @@ func TestSetUIDGivesNothing(t *testing.T) {
 		s.Process.Capabilities.Bounding = capabilities()
 	})
 	h := newHost(t)
-	if a := start(t, weak, request()).do("attack set-uid"); a.Err != "" {
+	rows := newTable(t)
+	a := start(t, weak, request()).do("attack set-uid")
+	if rows.add("set-uid program", "weakened", a.Err == "", a.Err); a.Err != "" {
 		t.Errorf("weakened: %s", a.Err)
 	}
 	eachTier(t, func(t *testing.T, tier sandbox.Isolation) {
 		req := request()
 		req.Spec.Isolation = tier
-		if a := start(t, h, req).do("attack set-uid"); a.Err != "it ran as 65532" {
+		a := start(t, h, req).do("attack set-uid")
+		if rows.add("set-uid program", tier.String(), a.Err == "", a.Err); a.Err != "it ran as 65532" {
 			t.Errorf("set-uid: %q", a.Err)
 		}
 	})

@@ -4,8 +4,8 @@ package container
 
 import (
 	"context"
+	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 )
@@ -41,11 +40,13 @@ func TestBombs(t *testing.T) {
 			s.Mounts[i].Options = slices.DeleteFunc(slices.Clone(m.Options), func(o string) bool { return strings.HasPrefix(o, "nr_inodes=") })
 		}
 	})
+	rows := newTable(t)
 	for name, bomb := range bombs {
 		t.Run(name, func(t *testing.T) {
 			req := request()
 			req.Spec.Limits = bomb.high
 			start(t, weak, req).must(bomb.op, bomb.args...)
+			rows.add(name+" bomb", "weakened", true, "")
 			eachTier(t, func(t *testing.T, tier sandbox.Isolation) {
 				req := request()
 				req.Spec.Isolation, req.Spec.Limits = tier, bomb.low
@@ -60,7 +61,9 @@ func TestBombs(t *testing.T) {
 					t.Fatal(err)
 				}
 				e := g.exit()
-				t.Logf("%s %v, exit %+v", strings.TrimSpace(reply), err, e)
+				defer func() {
+					rows.add(name+" bomb", tier.String(), t.Failed(), fmt.Sprintf("%s %v; %s; used at most %s", strings.TrimSpace(reply), err, e.Cause, e.Use()))
+				}()
 				pids := bomb.low.WithDefaults().PIDs
 				if tier == sandbox.GVisor {
 					pids += gvisorPIDs // the host counts gVisor's own with them
@@ -72,81 +75,6 @@ func TestBombs(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestFloodsAreHeld: what a guest writes and nobody reads costs the host a
-// pipe's buffer, a line without an end like any other.
-func TestFloodsAreHeld(t *testing.T) {
-	h := newHost(t)
-	for _, to := range []string{"out", "err"} {
-		t.Run(to, func(t *testing.T) {
-			eachTier(t, func(t *testing.T, tier sandbox.Isolation) {
-				req := request("flood", to)
-				req.Spec.Isolation = tier
-				g := start(t, h, req)
-				f := g.files.Stdout
-				if to == "err" {
-					f = g.files.Stderr
-				}
-				// It goes on for as long as somebody reads.
-				if _, err := io.CopyN(io.Discard, f, 8<<20); err != nil {
-					t.Fatal(err)
-				}
-				waiting := pending(t, f)
-				for range 20 { // until it has filled all that it can
-					time.Sleep(10 * time.Millisecond)
-					waiting = max(waiting, pending(t, f))
-				}
-				if waiting > 1<<20 {
-					t.Errorf("%d bytes wait for a reader", waiting)
-				}
-				began := time.Now()
-				if err := g.box.Stop(t.Context()); err != nil {
-					t.Error(err)
-				}
-				if d := time.Since(began); d > 5*time.Second {
-					t.Errorf("stop took %s", d)
-				}
-			})
-		})
-	}
-}
-
-func pending(t *testing.T, f *os.File) int {
-	t.Helper()
-	raw, err := f.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var n int
-	var ierr error
-	if err := raw.Control(func(fd uintptr) { n, ierr = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }); err != nil || ierr != nil {
-		t.Fatal(err, ierr)
-	}
-	return n
-}
-
-// TestGuestClosesStdin: a caller that writes to a guest that has closed its
-// input is told so, and is not held up.
-func TestGuestClosesStdin(t *testing.T) {
-	eachTier(t, func(t *testing.T, tier sandbox.Isolation) {
-		req := request()
-		req.Spec.Isolation = tier
-		g := start(t, newHost(t), req)
-		g.must("close stdin")
-		if err := g.files.Stdin.SetWriteDeadline(time.Now().Add(20 * time.Second)); err != nil {
-			t.Fatal(err)
-		}
-		var err error
-		for range 64 {
-			if _, err = g.files.Stdin.Write(make([]byte, 1<<16)); err != nil {
-				break
-			}
-		}
-		if err == nil || os.IsTimeout(err) {
-			t.Errorf("writing to a closed input: %v", err)
-		}
-	})
 }
 
 // TestNeighbourUnderBombs: while guests beside it spend all that they may, a

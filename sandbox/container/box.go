@@ -32,6 +32,7 @@ type box struct {
 	exited <-chan client.ExitStatus
 	// forsake makes exited deliver; watched says that a goroutine waits for it.
 	forsake context.CancelFunc
+	tmp     *tmpUse
 	watched bool
 
 	done chan struct{} // closed once exit is set
@@ -71,6 +72,7 @@ func (b *box) watch(ctx context.Context) {
 	b.watched = true
 	go func() {
 		defer close(b.done)
+		defer b.tmp.close()
 		var deadline <-chan time.Time
 		if b.limits.Wall > 0 {
 			t := time.NewTimer(b.limits.Wall)
@@ -78,8 +80,12 @@ func (b *box) watch(ctx context.Context) {
 			deadline = t.C
 		}
 		late := false
+		tick := time.NewTicker(tmpEvery)
+		defer tick.Stop()
 		for {
 			select {
+			case <-tick.C:
+				b.tmp.look()
 			case status := <-b.exited:
 				b.exit = b.ended(ctx, status, late)
 				return
@@ -108,7 +114,7 @@ func (b *box) kill(ctx context.Context) error {
 // ended turns containerd's status into an Exit.
 func (b *box) ended(ctx context.Context, status client.ExitStatus, late bool) sandbox.Exit {
 	use := readUsage(b.group)
-	e := sandbox.Exit{PeakMemoryBytes: use.peakMemory, PeakPIDs: use.peakPIDs}
+	e := sandbox.Exit{PeakMemoryBytes: use.peakMemory, PeakPIDs: use.peakPIDs, PeakTmpBytes: b.tmp.look()}
 	if err := status.Error(); err != nil {
 		// Nobody can say what became of the guest; see that it is gone.
 		ctx, cancel := context.WithTimeout(ctx, cleanupBound)

@@ -84,6 +84,7 @@ func buildSpec(p plan) *specs.Spec {
 			OOMScoreAdj:     &oom,
 			Rlimits: []specs.POSIXRlimit{
 				{Type: "RLIMIT_NOFILE", Hard: files, Soft: files},
+				{Type: "RLIMIT_FSIZE", Hard: uint64(p.spec.Limits.FileBytes), Soft: uint64(p.spec.Limits.FileBytes)},
 				{Type: "RLIMIT_CORE", Hard: core, Soft: core},
 				{Type: "RLIMIT_MEMLOCK", Hard: 64 << 10, Soft: 64 << 10},
 				{Type: "RLIMIT_MSGQUEUE"},

@@ -47,6 +47,9 @@ func (h *host) Start(ctx context.Context, req Request) (_ Box, _ Files, err erro
 		return nil, Files{}, h.translate(req.Spec.Isolation, fmt.Errorf("container: start: %w", err))
 	}
 	b.cleanup.add("entry", func(context.Context) error { h.forget(b.id); return nil })
+	if !b.gvisor { // whose tmpfs is its kernel's own
+		b.tmp = newTmpUse(b.task.Pid(), b.limits.TmpBytes)
+	}
 	b.watch(context.WithoutCancel(ctx))
 	h.end(b.id, b)
 	return b, files, nil

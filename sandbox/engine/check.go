@@ -58,6 +58,7 @@ func bounded(asked, ceiling sandbox.Limits) (sandbox.Limits, error) {
 	}{
 		{"memory", asked.MemoryBytes, &l.MemoryBytes, ceiling.MemoryBytes},
 		{"temporary space", asked.TmpBytes, &l.TmpBytes, ceiling.TmpBytes},
+		{"file size", asked.FileBytes, &l.FileBytes, ceiling.FileBytes},
 		{"pids", asked.PIDs, &l.PIDs, ceiling.PIDs},
 	} {
 		if f.most <= 0 || *f.got <= f.most {

@@ -212,7 +212,7 @@ func (m *startedMsg) decode(d *decoder) { m.ID, m.Present = d.str(maxName), d.u8
 func (*exitedMsg) kind() kind { return kindExited }
 func (m *exitedMsg) encode(e *encoder) {
 	x := &m.Exit
-	for _, v := range []int64{int64(x.Cause), int64(x.Code), int64(x.Signal), x.PeakMemoryBytes, x.PeakPIDs} {
+	for _, v := range []int64{int64(x.Cause), int64(x.Code), int64(x.Signal), x.PeakMemoryBytes, x.PeakPIDs, x.PeakTmpBytes} {
 		e.i64(v)
 	}
 	e.str(x.Detail)
@@ -221,7 +221,7 @@ func (m *exitedMsg) encode(e *encoder) {
 func (m *exitedMsg) decode(d *decoder) {
 	m.Exit = sandbox.Exit{
 		Cause: sandbox.Cause(d.i64()), Code: int(d.i64()), Signal: int(d.i64()),
-		PeakMemoryBytes: d.i64(), PeakPIDs: d.i64(), Detail: d.str(maxText),
+		PeakMemoryBytes: d.i64(), PeakPIDs: d.i64(), PeakTmpBytes: d.i64(), Detail: d.str(maxText),
 	}
 }
 

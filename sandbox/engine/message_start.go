@@ -32,6 +32,7 @@ func (m *startMsg) encode(e *encoder) {
 	e.i64(l.PIDs)
 	e.i64(int64(min(l.Files, math.MaxInt64)))
 	e.i64(l.TmpBytes)
+	e.i64(l.FileBytes)
 	e.i64(int64(l.Wall))
 	e.i64(int64(l.StopGrace))
 	e.bool(m.Gateway)
@@ -62,6 +63,7 @@ func (m *startMsg) decode(d *decoder) {
 		d.fail("a negative limit")
 	}
 	l.TmpBytes = d.i64()
+	l.FileBytes = d.i64()
 	l.Wall, l.StopGrace = time.Duration(d.i64()), time.Duration(d.i64())
 	m.Gateway = d.bool()
 	m.Open = decodeOpenings(d)

@@ -10,7 +10,7 @@ import (
 
 // Bounds of the protocol. Both sides enforce them.
 const (
-	protocolVersion = 2
+	protocolVersion = 3
 	maxMessage      = 128 << 10 // bytes of one message
 	maxFiles        = 64        // descriptors in one message
 	maxArgs         = 1024

@@ -29,6 +29,7 @@ type answer struct {
 }
 
 func main() {
+	signal.Ignore(syscall.SIGXFSZ) // as Node and Python do
 	if len(os.Args) > 1 {
 		os.Exit(direct(os.Args[1:]))
 	}
@@ -83,6 +84,20 @@ func direct(args []string) int {
 			return 1
 		}
 		fmt.Println(cmd.Process.Pid)
+	case "leave": // a grandchild in a session of its own outlives its parents
+		cmd := exec.Command("/kit", "leave child")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if err := cmd.Run(); err != nil {
+			return 1
+		}
+		fmt.Println("left")
+		_, _ = io.Copy(io.Discard, os.Stdin)
+	case "leave child":
+		cmd := exec.Command("/kit", "stubborn")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if err := cmd.Start(); err != nil {
+			return 1
+		}
 	case "crash":
 		panic("on purpose")
 	case "ids":
@@ -127,6 +142,22 @@ func do(op string, args []string) (string, error) {
 			if err := cmd.Start(); err != nil {
 				return strconv.Itoa(i), err
 			}
+		}
+		return strconv.Itoa(n), nil
+	case "open": // the own program, so many times
+		n, _ := strconv.Atoi(args[0])
+		var files []*os.File
+		defer func() {
+			for _, f := range files {
+				f.Close()
+			}
+		}()
+		for i := range n {
+			f, err := os.Open("/kit")
+			if err != nil {
+				return strconv.Itoa(i), err
+			}
+			files = append(files, f)
 		}
 		return strconv.Itoa(n), nil
 	case "run":
