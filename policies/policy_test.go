@@ -26,6 +26,7 @@ limits:
   pids: 100
   files: 1024
   tmp: 64MiB
+  file_size: 2GiB
   wall: 10m
   stop_grace: 3s
 tools:
@@ -66,7 +67,7 @@ func TestAWholeDocument(t *testing.T) {
 		Name:      "whole.yaml",
 		Isolation: sandbox.Container, WASMCountsAsContainer: true,
 		Limits: sandbox.Limits{
-			MemoryBytes: 512 << 20, CPUs: 1.5, PIDs: 100, Files: 1024, TmpBytes: 64 << 20,
+			MemoryBytes: 512 << 20, CPUs: 1.5, PIDs: 100, Files: 1024, TmpBytes: 64 << 20, FileBytes: 2 << 30,
 			Wall: 10 * time.Minute, StopGrace: 3 * time.Second,
 		},
 		Tools: Tools{Allow: []string{"read_file", "search"}, Include: []string{}},

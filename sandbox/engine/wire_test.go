@@ -29,7 +29,7 @@ func samples() []message {
 				Tenant: "t", Name: "n", Isolation: sandbox.GVisor, Image: sandbox.Image{Digest: "d"},
 				Args: []string{"a", "", "\xff"}, Env: []string{"K=V"}, Dir: "/w",
 				Mounts: []sandbox.Mount{{Target: "/m", ReadWrite: true}},
-				Limits: sandbox.Limits{MemoryBytes: 1, CPUs: 0.125, PIDs: 2, Files: 3, TmpBytes: 4, Wall: 5, StopGrace: 6},
+				Limits: sandbox.Limits{MemoryBytes: 1, CPUs: 0.125, PIDs: 2, Files: 3, TmpBytes: 4, FileBytes: 7, Wall: 5, StopGrace: 6},
 			},
 			Gateway: true, Open: openings,
 		},
