@@ -6,179 +6,164 @@ import (
 	"strings"
 )
 
-const commandForms = "give npx -y PACKAGE ARGS…, npm:PACKAGE@VERSION ARGS… or FILE.wasm ARGS…"
+const commandForms = "give npx -y PACKAGE ARGS…, uvx PACKAGE, go run MODULE@VERSION, docker run -i --rm IMAGE, a reference such as npm:PACKAGE@VERSION, or FILE.wasm ARGS…"
 
-// FromCommand reads the command line that a person already has in a client's
-// configuration and says what it runs: a reference, and the arguments for it.
-// It knows npx, npm exec, pnpm dlx, bunx and yarn dlx, a reference, and a
-// .wasm file; anything else, and any flag whose meaning it could not keep, is
-// refused with the reason. Errors match ErrReference.
+// Command is what a command line in a client's configuration asks for.
+type Command struct {
+	Ref Ref
+	// Args follow the image's own command.
+	Args []string
+	// Env are variables that the command line sets or passes on, in its order.
+	Env []CommandVar
+	// EnvFiles hold more of them, as NAME=VALUE lines; they come before Env.
+	EnvFiles []string
+	// Mounts are host paths to show to the server.
+	Mounts []CommandMount
+	// NoNetwork: the command line asks for no network at all.
+	NoNetwork bool
+	// Entrypoint takes the place of the image's command; empty leaves it.
+	Entrypoint []string
+	// Dir takes the place of the image's working folder; empty leaves it.
+	Dir string
+}
+
+// CommandVar is one variable of a command line.
+type CommandVar struct {
+	Name, Value string
+	// Pass says that the value is the caller's own variable of that name.
+	Pass bool
+}
+
+// CommandMount is one mount of a command line. Source may be relative.
+type CommandMount struct {
+	Source, Target string
+	ReadWrite      bool
+}
+
+// parsed is a Command whose reference is still in its written form.
+type parsed struct {
+	Command
+	ref string
+}
+
+// ParseCommand reads the command line that a person already has in a client's
+// configuration and says what it runs. It knows npx, npm exec, pnpm dlx, bunx,
+// yarn dlx, node FILE, uvx, uv tool run, uv run in a project, pipx run,
+// python -m, go run, docker run and podman run, each also behind env and
+// cmd /c; a reference; and a .wasm file. Anything else, and any flag whose
+// meaning it could not keep, is refused with the reason. It starts nothing;
+// for node FILE it looks for the folder of the package. Errors match
+// ErrReference.
+func ParseCommand(argv []string) (Command, error) {
+	p, err := parseCommand(argv, 0)
+	if err != nil {
+		return Command{}, err
+	}
+	p.Ref, err = ParseRef(p.ref)
+	return p.Command, err
+}
+
+// FromCommand is ParseCommand for whoever needs no more than the reference and
+// the arguments for it.
 func FromCommand(argv []string) (Ref, []string, error) {
+	c, err := ParseCommand(argv)
+	return c.Ref, c.Args, err
+}
+
+// maxWrappers bounds how often env and cmd /c stand in front of each other.
+const maxWrappers = 4
+
+func parseCommand(argv []string, depth int) (parsed, error) {
 	if len(argv) == 0 || argv[0] == "" {
-		return Ref{}, nil, fail(ErrReference, "no command given", commandForms)
+		return parsed{}, fail(ErrReference, "no command given", commandForms)
 	}
 	first, rest := argv[0], argv[1:]
-	if strings.HasPrefix(first, "npm:") || strings.HasPrefix(first, "wasm:") {
-		r, err := ParseRef(first)
-		return r, rest, err
+	if kind, _, ok := strings.Cut(first, ":"); ok && slices.Contains([]string{"npm", "pypi", "go", "oci", "wasm", "dir"}, kind) {
+		return parsed{ref: first, Command: Command{Args: rest}}, nil
 	}
 	if strings.HasSuffix(first, ".wasm") {
 		r, err := wasmRef(first)
-		return r, rest, err
+		return parsed{ref: r.String(), Command: Command{Args: rest}}, err
 	}
+	name := programName(first)
 	for _, l := range launchers {
-		if after, ok := l.match(filepath.Base(first), rest); ok {
+		if after, ok := l.match(name, rest); ok {
 			return l.parse(after)
 		}
 	}
-	return Ref{}, nil, fail(ErrReference, "cannot sandbox the command "+quoted(filepath.Base(first))+reason(filepath.Base(first)), commandForms)
+	switch name {
+	case "node", "nodejs":
+		return nodeCommand(rest)
+	case "uvx":
+		return uvxCommand("uvx", rest)
+	case "uv":
+		return uvCommand(rest)
+	case "pipx":
+		return pipxCommand(rest)
+	case "go":
+		return goCommand(rest)
+	case "docker", "podman", "nerdctl":
+		return containerCommand(name, rest)
+	case "env", "cmd":
+		if depth >= maxWrappers {
+			return parsed{}, fail(ErrReference, "too many commands in front of each other", commandForms)
+		}
+		return wrappedCommand(name, rest, depth)
+	}
+	if isPython(name) {
+		return pythonCommand(name, rest)
+	}
+	return parsed{}, fail(ErrReference, "cannot sandbox the command "+quoted(name)+reason(name), commandForms)
+}
+
+// programName is a program's name without its folder and what Windows adds.
+func programName(path string) string {
+	name := filepath.Base(strings.ReplaceAll(path, "\\", "/"))
+	for _, ext := range []string{".exe", ".cmd", ".ps1"} {
+		name = strings.TrimSuffix(name, ext)
+	}
+	return name
 }
 
 // reason says why a well-known command is not taken.
 func reason(name string) string {
-	switch strings.TrimRight(name, "0123456789.") {
-	case "uvx", "uv", "pipx", "python":
-		return ": Python servers are not built yet"
-	case "docker", "podman":
-		return ": container images are not taken yet"
-	case "go":
-		return ": Go servers are taken as .wasm modules only"
-	case "node", "bun", "deno", "tsx":
-		return ": a script of this host is not an image"
-	case "sh", "bash", "cmd", "env", "sudo":
+	switch name {
+	case "bun", "deno", "tsx", "ts-node":
+		return ": a script of this host is not an image; node FILE is taken where a package.json is above the file"
+	case "sh", "bash", "zsh", "powershell", "sudo":
 		return ": put the server's own command here, and its variables behind --env"
+	case "java", "dotnet", "ruby", "cargo", "deno run":
+		return ": only npm, Python, Go and container images are built; wrap it in a container image"
+	case "sandboxd":
+		return ": it is sandboxed already"
 	}
 	return ""
 }
 
-// launcher is one program that fetches a package and runs it at once.
-type launcher struct {
-	name string   // the program
-	subs []string // its sub-command's names; nil if it needs none
-	// flags without a value that change nothing here
-	plain []string
-	// flags with a value that change nothing here
-	valued []string
-	// flags that name the package, so that the first word is the command
-	pkg []string
-	// untilDashes: the program's own flags may come after the package, up to
-	// a --, as npm exec has it
-	untilDashes bool
-}
-
-var launchers = []launcher{
-	{name: "npx", plain: npmPlain, valued: npmValued, pkg: []string{"-p", "--package"}},
-	{name: "npm", subs: []string{"exec", "x"}, plain: npmPlain, valued: npmValued, pkg: []string{"--package"}, untilDashes: true},
-	{name: "pnpm", subs: []string{"dlx"}, plain: []string{"-s", "--silent"}, pkg: []string{"--package"}},
-	{name: "pnpx", plain: []string{"-s", "--silent"}, pkg: []string{"--package"}},
-	{name: "bunx", plain: []string{"--bun", "--silent", "--verbose"}, pkg: []string{"-p", "--package"}},
-	{name: "bun", subs: []string{"x"}, plain: []string{"--bun", "--silent", "--verbose"}, pkg: []string{"-p", "--package"}},
-	{name: "yarn", subs: []string{"dlx"}, plain: []string{"-q", "--quiet"}, pkg: []string{"-p", "--package"}},
-}
-
-var (
-	npmPlain = []string{
-		"-y", "--yes", "-q", "--quiet", "-s", "--silent", "--prefer-offline", "--prefer-online",
-		"--ignore-existing", "--no-audit", "--no-fund", "--no-update-notifier", "--ignore-scripts", "--verbose", "-d",
-	}
-	npmValued = []string{"--loglevel"}
-)
-
-// refusedFlag says what to do about a flag whose meaning would be lost.
-func refusedFlag(name string) string {
-	switch name {
-	case "--registry", "--userconfig", "--cache":
-		return "set it in your npm configuration, which is used for the build"
-	case "-c", "--call", "--shell-mode":
-		return "a shell line is not a server: give its package and arguments"
-	case "--no-install", "--no", "--offline":
-		return "leave it out: after the first build nothing is fetched anyway"
-	case "-n", "--node-options", "--node-arg":
-		return "set NODE_OPTIONS with --env"
-	}
-	return "leave it out, or give npm:PACKAGE@VERSION instead"
-}
-
-// match reports whether the words start this launcher, and what follows.
-func (l launcher) match(program string, rest []string) ([]string, bool) {
-	if program != l.name {
-		return nil, false
-	}
-	if l.subs == nil {
-		return rest, true
-	}
-	if len(rest) > 0 && slices.Contains(l.subs, rest[0]) {
-		return rest[1:], true
-	}
-	return nil, false
-}
-
-// parse reads the launcher's flags, the package, and the server's arguments.
-func (l launcher) parse(words []string) (Ref, []string, error) {
-	var pkg string
-	var positional []string
-	for len(words) > 0 {
-		w := words[0]
-		if w == "--" {
-			positional = append(positional, words[1:]...)
-			break
+// wrappedCommand takes env NAME=VALUE… COMMAND and cmd /c COMMAND.
+func wrappedCommand(name string, words []string, depth int) (parsed, error) {
+	var vars []CommandVar
+	if name == "cmd" {
+		if len(words) == 0 || !strings.EqualFold(words[0], "/c") {
+			return parsed{}, fail(ErrReference, "cmd without /c starts no server", commandForms)
 		}
-		if !strings.HasPrefix(w, "-") || w == "-" {
-			if !l.untilDashes {
-				positional = words
+		words = words[1:]
+	} else {
+		for len(words) > 0 {
+			k, v, ok := strings.Cut(words[0], "=")
+			if !ok {
 				break
 			}
-			positional, words = append(positional, w), words[1:]
-			continue
-		}
-		n, value, err := l.flag(words)
-		if err != nil {
-			return Ref{}, nil, err
-		}
-		if value != "" {
-			if pkg != "" {
-				return Ref{}, nil, fail(ErrReference, l.name+": more than one --package", "give the one package that holds the server")
+			if !envNameRE.MatchString(k) {
+				return parsed{}, fail(ErrReference, "env: "+quoted(k)+" is no variable's name", "write NAME=VALUE")
 			}
-			pkg = value
+			vars, words = append(vars, CommandVar{Name: k, Value: v}), words[1:]
 		}
-		words = words[n:]
+		if len(words) > 0 && strings.HasPrefix(words[0], "-") {
+			return parsed{}, fail(ErrReference, "env: the flag "+quoted(words[0])+" is not taken", "a server sees nothing but what it is given anyway")
+		}
 	}
-	if len(positional) == 0 {
-		return Ref{}, nil, fail(ErrReference, l.name+": no command to run", commandForms)
-	}
-	if pkg == "" {
-		r, err := parseNPM(positional[0], "")
-		return r, positional[1:], err
-	}
-	r, err := parseNPM(pkg, positional[0])
-	return r, positional[1:], err
-}
-
-// flag reads one flag at the front of words: how many words it takes, and its
-// value if it names the package.
-func (l launcher) flag(words []string) (n int, pkg string, err error) {
-	name, value, hasValue := strings.Cut(words[0], "=")
-	switch {
-	case slices.Contains(l.plain, name):
-		if hasValue && value != "true" {
-			return 0, "", fail(ErrReference, l.name+": the flag "+quoted(words[0])+" is not understood", "leave it out")
-		}
-		return 1, "", nil
-	case slices.Contains(l.valued, name), slices.Contains(l.pkg, name):
-		n = 1
-		if !hasValue {
-			if len(words) < 2 {
-				return 0, "", fail(ErrReference, l.name+": the flag "+name+" needs a value", commandForms)
-			}
-			value, n = words[1], 2
-		}
-		if !slices.Contains(l.pkg, name) {
-			return n, "", nil
-		}
-		if value == "" {
-			return 0, "", fail(ErrReference, l.name+": the flag "+name+" needs a value", commandForms)
-		}
-		return n, value, nil
-	}
-	return 0, "", fail(ErrReference, l.name+": the flag "+quoted(name)+" is not taken", refusedFlag(name))
+	p, err := parseCommand(words, depth+1)
+	p.Env = append(vars, p.Env...)
+	return p, err
 }

@@ -27,6 +27,9 @@ type server struct {
 	isolation    sandbox.Isolation // 0 leaves the choice to the kind of image
 	inFlight     func() []string   // names the tool calls under way; may be nil
 	dir          string            // where a module's relative path starts; "" is the working folder
+	// passed looks up a variable that the command line passes on without a value
+	// and env does not have; nil knows none.
+	passed func(name string) (string, bool)
 }
 
 // launcher turns servers into sandboxes: command line -> sealed image ->
@@ -41,21 +44,27 @@ type launcher struct {
 
 // launchable is a server whose image is sealed and whose policy has compiled.
 type launchable struct {
-	l      *launcher
-	srv    server
-	image  images.Image
-	args   []string
-	policy atomic.Pointer[netguard.Policy] // nil: no network at all
-	live   liveEgresses
-	tier   sandbox.Isolation
+	l       *launcher
+	srv     server
+	image   images.Image
+	args    []string
+	entry   []string // the image's command, or what stands in its place
+	workDir string
+	policy  atomic.Pointer[netguard.Policy] // nil: no network at all
+	live    liveEgresses
+	tier    sandbox.Isolation
 }
 
 // prepare resolves everything that can fail before a start: the reference,
 // the tier, the policy's demands, the image.
 func (l *launcher) prepare(ctx context.Context, s server) (*launchable, error) {
-	ref, args, err := images.FromCommand(s.command)
+	cmd, err := images.ParseCommand(s.command)
 	if err != nil {
 		return nil, usageError{err}
+	}
+	ref := cmd.Ref
+	if s, err = s.with(cmd); err != nil {
+		return nil, err
 	}
 	if ref.Kind == images.KindWASM && s.dir != "" && !filepath.IsAbs(ref.Name) {
 		ref.Name = filepath.Join(s.dir, ref.Name)
@@ -70,7 +79,7 @@ func (l *launcher) prepare(ctx context.Context, s server) (*launchable, error) {
 		}
 	}
 	var policy *netguard.Policy
-	if s.policy.Egress != nil {
+	if s.policy.Egress != nil && !cmd.NoNetwork {
 		if policy, err = netguard.Compile(*s.policy.Egress); err != nil {
 			return nil, usageError{fmt.Errorf("policy %s: %w", s.policy.Name, err)}
 		}
@@ -89,7 +98,13 @@ func (l *launcher) prepare(ctx context.Context, s server) (*launchable, error) {
 	if err != nil {
 		return nil, buildError(err)
 	}
-	p := &launchable{l: l, srv: s, image: img, args: args, tier: tier}
+	p := &launchable{l: l, srv: s, image: img, args: cmd.Args, tier: tier, entry: img.Entrypoint, workDir: img.Dir}
+	if len(cmd.Entrypoint) > 0 {
+		p.entry = cmd.Entrypoint
+	}
+	if cmd.Dir != "" {
+		p.workDir = cmd.Dir
+	}
 	p.policy.Store(policy)
 	return p, nil
 }
@@ -136,9 +151,9 @@ func (p *launchable) start(ctx context.Context) (sandbox.Sandbox, error) {
 	spec := sandbox.Spec{
 		Tenant: p.srv.tenant, Name: p.srv.name, Isolation: p.tier,
 		Image:  sandbox.Image{Digest: p.image.Digest, Path: p.image.Path},
-		Args:   append(append([]string(nil), p.image.Entrypoint...), p.args...),
+		Args:   append(append([]string(nil), p.entry...), p.args...),
 		Env:    mergeEnv(p.image.Env, p.srv.env),
-		Dir:    p.image.Dir,
+		Dir:    p.workDir,
 		Mounts: mounts,
 		Limits: p.srv.policy.Limits,
 	}
@@ -165,7 +180,7 @@ func (p *launchable) cacheKey() (string, error) {
 	b, err := json.Marshal(struct {
 		Digest, Dir, Tier             string
 		Entrypoint, Args, Env, Mounts []string
-	}{p.image.Digest, p.image.Dir, p.tier.String(), p.image.Entrypoint, p.args, env, mounts})
+	}{p.image.Digest, p.workDir, p.tier.String(), p.entry, p.args, env, mounts})
 	return string(b), err
 }
 

@@ -67,7 +67,7 @@ for a failure and 2 for a mistake in the command.`,
 
 // server turns the flags into what to start.
 func (f *runFlags) server(ctx context.Context, command []string) (server, error) {
-	s := server{tenant: f.tenant, name: f.name, command: command}
+	s := server{tenant: f.tenant, name: f.name, command: command, passed: os.LookupEnv}
 	if s.name == "" {
 		s.name = serverName(command)
 	}
