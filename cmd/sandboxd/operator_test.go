@@ -57,9 +57,9 @@ func dnsServer(t *testing.T, answer string) string {
 	return pc.LocalAddr().String()
 }
 
-// clients puts one script in the place of npm, and no other client. It keeps
+// registryClients puts one script in the place of npm, and no other client. It keeps
 // a note of each time that it is asked.
-func clients(t *testing.T) (asked string) {
+func registryClients(t *testing.T) (asked string) {
 	t.Helper()
 	dir := t.TempDir()
 	asked = filepath.Join(dir, "asked")
@@ -91,7 +91,7 @@ func command(t *testing.T, args ...string) (stdout, stderr string, err error) {
 }
 
 func TestOperatorsSettingsReachTheGuard(t *testing.T) {
-	clients(t)
+	registryClients(t)
 	dir := t.TempDir()
 	resolver := dnsServer(t, "10.20.0.7")
 	policy := file(t, dir, "own.yaml", `egress:
@@ -179,7 +179,7 @@ func statusOf(err error) int {
 // TestClientsAreAskedOnlyWhenNeeded holds that a start which names no registry
 // does not wait for npm.
 func TestClientsAreAskedOnlyWhenNeeded(t *testing.T) {
-	asked := clients(t)
+	asked := registryClients(t)
 	dir := t.TempDir()
 	trusting := file(t, dir, "op.yaml", "resolver: 127.0.0.1\nregistries: {npm: {trusted_cidrs: [10.20.0.0/16]}}\n", 0o600)
 	for _, args := range [][]string{
@@ -216,7 +216,7 @@ func TestClientsAreAskedOnlyWhenNeeded(t *testing.T) {
 }
 
 func TestShowExpanded(t *testing.T) {
-	clients(t)
+	registryClients(t)
 	none := file(t, t.TempDir(), "op.yaml", "records: '-'\n", 0o600)
 	out, warnings, err := command(t, "policy", "show", "registries", "--expanded", "--operator", none)
 	if err != nil {
@@ -242,7 +242,7 @@ func TestShowExpanded(t *testing.T) {
 }
 
 func TestCheckKnowsPlaceholders(t *testing.T) {
-	clients(t)
+	registryClients(t)
 	dir := t.TempDir()
 	op := file(t, dir, "op.yaml", "records: '-'\n", 0o600)
 	good := file(t, dir, "good.yaml", "egress: {mode: allowlist, allow: [{host: '{{registry.npm}}'}]}\n", 0o600)

@@ -99,7 +99,7 @@ func (f *file) decode(cfg *Config, d document) {
 	case ".yaml", ".yml":
 		root = strict.ParseYAML(f.r, d.data)
 	case ".toml":
-		root = parseTOML(f.r, d.data)
+		root = ParseTOML(f.r, d.data)
 	default:
 		f.r.Errorf(nil, "", "the name must end in .yaml, .yml or .toml")
 	}

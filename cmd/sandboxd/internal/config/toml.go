@@ -12,9 +12,9 @@ import (
 	"github.com/sandboxd/sandboxd/policies/strict"
 )
 
-// parseTOML turns a TOML document into the same tree as strict.ParseYAML, so
+// ParseTOML turns a TOML document into the same tree as strict.ParseYAML, so
 // that both forms meet one set of checks. It returns nil after a fault.
-func parseTOML(r *strict.Reporter, data []byte) *strict.Node {
+func ParseTOML(r *strict.Reporter, data []byte) *strict.Node {
 	t := &tomlTree{r: r, data: data}
 	for i, c := range data {
 		if c == '\n' {
