@@ -425,4 +425,3 @@ func lastLine(s string) string {
 	}
 	return first[:min(len(first), 200)]
 }
-
