@@ -13,7 +13,7 @@ LISTEN   ?= 127.0.0.1:8787
 # sudo's PATH does not hold the place where Go's own installer puts it.
 export PATH := $(PATH):/usr/local/go/bin
 
-.PHONY: help build example run test unit integration lint bench fuzz soak tables engine deps clean
+.PHONY: help build example run test unit integration lint bench fuzz soak wasi-suite tables engine deps clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -57,6 +57,10 @@ fuzz: ## every fuzz target for FUZZTIME each
 
 soak: deps engine build example ## long runs: kills at random, starts and stops
 	SANDBOXD_SOAK=1 $(GO) test -timeout 120m -v -run 'Soak|Kill' ./sandbox/container/ ./test/integration/...
+
+wasi-suite: ## the public WASI suite's preview 1 modules in FROM=FOLDER, beside wazero's own module
+	@[ -n "$(FROM)" ] || { echo "say where the suite's .wasm and .json files are: make wasi-suite FROM=FOLDER" >&2; exit 2; }
+	SANDBOXD_WASI_SUITE=$(abspath $(FROM)) $(GO) test -run TestWASISuite -v ./sandbox/wasm
 
 tables: ## refresh the address tables from the registries' CSV files in FROM=FOLDER
 	@[ -n "$(FROM)" ] || { echo "say where IANA's CSV files are: make tables FROM=FOLDER" >&2; exit 2; }

@@ -17,6 +17,13 @@ want python3 python3
 want setpriv util-linux
 want dpkg-deb dpkg
 want pkg-config pkg-config
+# Guests of the WASM tier in C and Rust.
+want clang-14 clang-14
+want wasm-ld-14 lld-14
+[ -e /usr/include/wasm32-wasi/stdio.h ] || need+=(wasi-libc)
+[ -e /usr/lib/llvm-14/lib/clang/14.0.6/lib/wasi/libclang_rt.builtins-wasm32.a ] || need+=(libclang-rt-14-dev-wasm32)
+[ -d /usr/lib/rustlib/wasm32-wasi ] || need+=(libstd-rust-dev-wasm32)
+[ -x /usr/bin/rustc ] || need+=(rustc)
 [ -e /usr/include/seccomp.h ] || need+=(libseccomp-dev)
 [ -e /etc/ssl/certs/ca-certificates.crt ] || need+=(ca-certificates)
 

@@ -68,6 +68,7 @@ const (
 	ETIMEDOUT       Errno = 73
 	ETXTBSY         Errno = 74
 	EXDEV           Errno = 75
+	ENOTCAPABLE     Errno = 76
 )
 
 // File types of fdstat, filestat and dirent.
@@ -89,22 +90,6 @@ const (
 	flagRsync    uint16 = 1 << 3
 	flagSync     uint16 = 1 << 4
 	flagsKnown          = flagAppend | flagDsync | flagNonblock | flagRsync | flagSync
-)
-
-// Rights that mean something here; the others are only reported back.
-const (
-	rightRead      uint64 = 1 << 1
-	rightSeek      uint64 = 1 << 2
-	rightSetFlags  uint64 = 1 << 3
-	rightTell      uint64 = 1 << 5
-	rightWrite     uint64 = 1 << 6
-	rightStat      uint64 = 1 << 21
-	rightPoll      uint64 = 1 << 27
-	rightShutdown  uint64 = 1 << 28
-	rightsKnown           = uint64(1)<<30 - 1
-	rightsDir             = rightsKnown &^ (rightRead | rightSeek | rightTell | rightWrite | rightPoll | rightShutdown)
-	rightsStream          = rightSetFlags | rightStat | rightPoll
-	rightsFileOnly        = rightsKnown &^ rightShutdown
 )
 
 // hostErrnos maps the errors of the host's kernel by name, since their numbers

@@ -17,8 +17,6 @@ func fdRenumber(s *System, _ memory, p params) Errno {
 	switch {
 	case e != Success:
 		return e
-	case f.preopen != "" || g.preopen != "":
-		return ENOTSUP // a guest could otherwise lose track of its own mounts
 	case from == to:
 		return Success
 	}
@@ -92,11 +90,8 @@ func fdFdstatGet(s *System, m memory, p params) Errno {
 	clear(b)
 	b[0] = f.kind
 	binary.LittleEndian.PutUint16(b[2:], f.flags)
-	binary.LittleEndian.PutUint64(b[8:], f.rights)
-	inheriting := f.rights
-	if f.kind == typeDirectory {
-		inheriting = rightsFileOnly
-	}
+	base, inheriting := f.shownRights()
+	binary.LittleEndian.PutUint64(b[8:], base)
 	binary.LittleEndian.PutUint64(b[16:], inheriting)
 	return Success
 }

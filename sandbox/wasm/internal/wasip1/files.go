@@ -10,6 +10,9 @@ type file struct {
 	kind   uint8
 	flags  uint16
 	rights uint64
+	// dropped and below are what fd_fdstat_set_rights took away, of the
+	// descriptor and of what is opened below it.
+	dropped, below uint64
 
 	in, out *Pipe
 	sock    *socket

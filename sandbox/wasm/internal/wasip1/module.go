@@ -41,7 +41,7 @@ func exports() map[string]export {
 		"fd_datasync":           {"i", fdSync},
 		"fd_fdstat_get":         {"ii", fdFdstatGet},
 		"fd_fdstat_set_flags":   {"ii", fdFdstatSetFlags},
-		"fd_fdstat_set_rights":  {"iII", notOffered},
+		"fd_fdstat_set_rights":  {"iII", fdFdstatSetRights},
 		"fd_filestat_get":       {"ii", fdFilestatGet},
 		"fd_filestat_set_size":  {"iI", fdFilestatSetSize},
 		"fd_filestat_set_times": {"iIIi", fdFilestatSetTimes},
@@ -101,7 +101,7 @@ func Instantiate(ctx context.Context, r wazero.Runtime) error {
 	for _, name := range names {
 		x := all[name]
 		b.NewFunctionBuilder().
-			WithGoModuleFunction(x.call(), x.types(), []api.ValueType{api.ValueTypeI32}).
+			WithGoModuleFunction(x.call(needs(name)), x.types(), []api.ValueType{api.ValueTypeI32}).
 			WithName(name).Export(name)
 	}
 	b.NewFunctionBuilder().
@@ -125,11 +125,15 @@ func (x export) types() []api.ValueType {
 	return t
 }
 
-func (x export) call() api.GoModuleFunc {
+func (x export) call(wants []need) api.GoModuleFunc {
 	return func(ctx context.Context, mod api.Module, stack []uint64) {
 		s := systemOf(ctx)
 		s.checkStop()
-		stack[0] = uint64(x.fn(s, memory{mod.Memory()}, params(stack)))
+		e := s.may(wants, params(stack))
+		if e == Success {
+			e = x.fn(s, memory{mod.Memory()}, params(stack))
+		}
+		stack[0] = uint64(e)
 	}
 }
 

@@ -170,7 +170,7 @@ func (m *LocalMounts) Do(op PathOp) PathResult {
 	case OpRmdir, OpUnlink:
 		return failed(p.remove(op))
 	case OpRename:
-		return failed(fsErrno(p.root.Rename(op.Path, op.NewPath)))
+		return failed(fsErrno(renameIn(p.root, op.Path, op.NewPath)))
 	case OpLink:
 		if info, err := p.root.Lstat(op.Path); op.Follow && err == nil && info.Mode()&fs.ModeSymlink != 0 {
 			return failed(EINVAL)
@@ -294,13 +294,13 @@ func (p mountPoint) setTimes(op PathOp) Errno {
 	if err == nil && op.Follow {
 		info, err = p.root.Stat(op.Path)
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		return fsErrno(err)
-	case info.Mode()&fs.ModeSymlink != 0:
-		return ENOTSUP
 	}
 	a, m := newTimes(statOf(info), op)
+	if info.Mode()&fs.ModeSymlink != 0 {
+		return fsErrno(setLinkTimes(p.root, op.Path, a.UnixNano(), m.UnixNano()))
+	}
 	return fsErrno(p.root.Chtimes(op.Path, a, m))
 }
 

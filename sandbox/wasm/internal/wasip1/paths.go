@@ -200,12 +200,15 @@ func pathOpen(s *System, m memory, p params) Errno {
 		Create: oflags&1 != 0, Directory: oflags&2 != 0, Exclusive: oflags&4 != 0, Truncate: oflags&8 != 0,
 		Read: rights&rightRead != 0, Write: rights&rightWrite != 0,
 	}
-	if op.Directory {
-		op.Write = false
+	if op.Directory && !op.Read {
+		op.Write = false // some ask for every right there is when they only mean to list
 	}
 	dir, name, e := s.resolve(m, p.fd(0), p.u32(2), p.u32(3))
-	if e != Success {
+	switch {
+	case e != Success:
 		return e
+	case op.Create && dir.dropped&rightCreate != 0, op.Truncate && dir.dropped&rightPathSize != 0:
+		return ENOTCAPABLE
 	}
 	op.Mount, op.Path, op.NewMount = dir.mount, name, dir.mount
 	res := s.cfg.Mounts.Do(op)
@@ -215,7 +218,7 @@ func pathOpen(s *System, m memory, p params) Errno {
 	f := &file{
 		kind: res.Stat.Kind, flags: uint16(fdflags), rights: rights & rightsFileOnly,
 		host: res.File, mount: dir.mount, path: name, entries: res.Entries, listed: res.File == nil,
-		read: op.Read || !op.Write, write: op.Write,
+		read: op.Read || !op.Write, write: op.Write, dropped: dir.below, below: dir.below,
 	}
 	if f.kind == typeDirectory {
 		f.path, f.rights = strings.TrimRight(name, "/"), rights&rightsDir

@@ -57,8 +57,10 @@ type System struct {
 	began time.Time // what the guest's monotonic clock counts from
 	files []*file   // index is the descriptor; nil is free
 	free  int       // no free descriptor below this one
-	names lookups
-	found [][eventSize]byte // poll's scratch space
+	// gaveUp says that some descriptor has fewer rights than it began with.
+	gaveUp bool
+	names  lookups
+	found  [][eventSize]byte // poll's scratch space
 
 	conns  atomic.Int64 // sockets with goroutines, lingering ones included
 	wg     sync.WaitGroup
