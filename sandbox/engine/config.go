@@ -51,6 +51,9 @@ type Quota struct {
 	Connections, UserConnections int // 1024 and 256
 	// Imports and UserImports run at once (4 and 2); more of them wait.
 	Imports, UserImports int
+	// MemoryBytes and UserMemoryBytes bound the sum of running sandboxes' memory
+	// limits; 0 means no bound, since few use all that they may.
+	MemoryBytes, UserMemoryBytes int64
 }
 
 // withDefaults checks the configuration and fills in what it leaves out.
@@ -92,9 +95,15 @@ func (c Config) withDefaults() (Config, error) {
 			*f.v = f.usual
 		}
 	}
+	if err := c.Ceiling.Validate(); err != nil {
+		return c, fmt.Errorf("engine config: the ceiling: %w", err)
+	}
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
 		return c, fmt.Errorf("engine config: reading the host's memory: %w", err)
+	}
+	if q.MemoryBytes < 0 || q.UserMemoryBytes < 0 {
+		return c, errors.New("engine config: a negative quota")
 	}
 	ram := int64(info.Totalram) * int64(info.Unit)
 	for _, v := range []*int64{&c.Ceiling.MemoryBytes, &c.Ceiling.TmpBytes} {

@@ -127,14 +127,15 @@ func (j *job) openings(list []container.Opening) error {
 // it is gone: its result is how it ended. It owns the mounts' descriptors.
 func (p *peer) start(id uint32, j *job, m *startMsg, mounts []*os.File) (message, error) {
 	defer closeAll(mounts)
-	if err := p.srv.reserve(p.account); err != nil {
-		return nil, err
-	}
-	defer p.srv.release(p.account)
 	req, err := p.request(m, mounts)
 	if err != nil {
 		return nil, err
 	}
+	memory := req.Spec.Limits.MemoryBytes
+	if err := p.srv.reserve(p.account, memory); err != nil {
+		return nil, err
+	}
+	defer p.srv.release(p.account, memory)
 	ctx, cancel := context.WithTimeout(j.ctx, startTimeout)
 	box, files, err := p.host.Start(ctx, req)
 	cancel()

@@ -42,6 +42,7 @@ type Server struct {
 // account is what one user holds.
 type account struct {
 	conns, boxes int
+	memory       int64 // the sum of the boxes' limits, in bytes
 	imports      chan struct{}
 }
 
