@@ -69,6 +69,9 @@ type Config struct {
 	// MaxArchiveBytes and MaxUnpackedBytes bound an imported image; zero means
 	// 4 GiB and 8 GiB.
 	MaxArchiveBytes, MaxUnpackedBytes int64
+	// KeepImages is how long an image that nobody asks for is kept; 0 keeps
+	// each for ever.
+	KeepImages time.Duration
 	// Keeper has a process beside this one end every box's processes as soon
 	// as this one is gone, however it ended. It is this program, which has to
 	// call KeeperMain before anything else.

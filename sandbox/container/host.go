@@ -39,8 +39,12 @@ type host struct {
 	mu       sync.Mutex
 	closed   bool
 	boxes    map[string]*box
-	starting map[string]bool // boxes, and imports by their leases
-	starts   sync.WaitGroup  // as many as starting holds
+	starting map[string]bool      // boxes, and imports by their leases
+	used     map[string]time.Time // images, by name, since the last sweep
+	starts   sync.WaitGroup       // as many as starting holds
+
+	stopSweeps context.CancelFunc
+	sweeping   sync.WaitGroup
 }
 
 var _ Host = (*host)(nil)
@@ -60,7 +64,7 @@ func New(cfg Config) (Host, error) {
 		cfg: cfg, lock: lock, ids: newIDPool(cfg.IDBase, cfg.IDCount),
 		labels: map[string]string{labelInstance: cfg.Instance},
 		idRE:   regexp.MustCompile("sb-" + cfg.Instance + "-[0-9a-f]{16}"),
-		boxes:  map[string]*box{}, starting: map[string]bool{},
+		boxes:  map[string]*box{}, starting: map[string]bool{}, used: map[string]time.Time{},
 	}
 	if err := h.writeStatic(); err != nil {
 		return nil, errors.Join(err, lock.Close())
@@ -73,6 +77,11 @@ func New(cfg Config) (Host, error) {
 	h.cl, err = client.New(cfg.Address, client.WithDefaultNamespace(cfg.Namespace))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("container: connect to containerd at %s: %w", cfg.Address, err), h.keeper.close(), lock.Close())
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	h.stopSweeps = stop
+	if cfg.KeepImages > 0 {
+		h.sweeping.Go(func() { h.sweeps(ctx) })
 	}
 	return h, nil
 }
@@ -187,6 +196,8 @@ func (h *host) Close(ctx context.Context) error {
 	h.closed = true
 	h.mu.Unlock()
 	h.starts.Wait()
+	h.stopSweeps()
+	h.sweeping.Wait()
 
 	h.mu.Lock()
 	all := make([]*box, 0, len(h.boxes))

@@ -52,6 +52,9 @@ func (h *host) HasImage(ctx context.Context, dgst string) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("container: look up image: %w", err)
 	}
+	if ok {
+		h.use(dgst)
+	}
 	return ok, nil
 }
 

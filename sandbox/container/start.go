@@ -51,6 +51,7 @@ func (h *host) Start(ctx context.Context, req Request) (_ Box, _ Files, err erro
 		b.tmp = newTmpUse(b.task.Pid(), b.limits.TmpBytes)
 	}
 	b.watch(context.WithoutCancel(ctx))
+	h.use(req.Spec.Image.Digest)
 	h.end(b.id, b)
 	return b, files, nil
 }
