@@ -27,6 +27,7 @@ type engineFlags struct {
 	socket, group, containerd, parts, root, state, instance string
 	idle                                                    time.Duration
 	verbose                                                 bool
+	bounds                                                  engineBounds
 }
 
 func newEngine() *cobra.Command {
@@ -52,6 +53,7 @@ it supervises itself from the pinned parts (make engine).`,
 	fl.StringVar(&f.state, "state", "/run/sandboxd/state", "where running state is kept")
 	fl.StringVar(&f.instance, "instance", "default", "label of what this engine owns, where several share a containerd")
 	fl.DurationVar(&f.idle, "idle", 0, "end after so long without a caller or a sandbox (0: never)")
+	f.bounds.flags(fl)
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "say more on stderr")
 	return cmd
 }
@@ -78,6 +80,7 @@ func (f *engineFlags) serve(ctx context.Context) error {
 	// The lock comes first: two engines must never share a state folder.
 	srv, err := engine.NewServer(engine.Config{
 		Socket: f.socket, Group: f.group, Version: version, Tiers: parts.tiers(), Idle: f.idle, Logger: log,
+		Quota: f.bounds.quota, Ceiling: f.bounds.ceiling,
 	})
 	if err != nil {
 		return err
@@ -101,6 +104,7 @@ func (f *engineFlags) serve(ctx context.Context) error {
 	host, err := container.New(container.Config{
 		Address: d.Address(), Runc: parts.runc, Runsc: parts.runsc, Shim: parts.shim, Init: parts.init,
 		StateDir: filepath.Join(f.state, "boxes"), Instance: f.instance, Keeper: true, Logger: log,
+		IDBase: f.bounds.idBase, IDCount: f.bounds.idCount, KeepImages: f.bounds.keep,
 	})
 	if err != nil {
 		return err

@@ -144,7 +144,7 @@ func (m Map) Bytes(name string) int64 {
 		return 0
 	}
 	if n.Kind == Int || n.Kind == String {
-		if v, ok := parseBytes(n.Text); ok {
+		if v, ok := ParseBytes(n.Text); ok {
 			return v
 		}
 	}
@@ -152,7 +152,8 @@ func (m Map) Bytes(name string) int64 {
 	return 0
 }
 
-func parseBytes(s string) (int64, bool) {
+// ParseBytes reads a size as Map.Bytes does.
+func ParseBytes(s string) (int64, bool) {
 	unit := int64(1)
 	for _, u := range []struct {
 		suffix string

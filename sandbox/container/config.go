@@ -116,6 +116,9 @@ func (c Config) validate() (Config, error) {
 	if c.IDCount == 0 {
 		c.IDCount = defaultIDCount
 	}
+	if c.IDBase < idRange || c.KeepImages < 0 {
+		return c, fmt.Errorf("container: ids from %d on are the host's own users, or images are kept for a negative time", c.IDBase)
+	}
 	if end := uint64(c.IDBase) + uint64(c.IDCount)*idRange; end > 1<<31-2 {
 		return c, fmt.Errorf("container: id ranges end at %d, beyond 31 bits", end)
 	}
