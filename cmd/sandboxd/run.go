@@ -18,6 +18,8 @@ type runFlags struct {
 	common
 	policy, isolation, tenant, name string
 	env, mounts                     []string
+	files                           []string // config files that have the server
+	server                          string   // its id there
 }
 
 func newRun() *cobra.Command {
@@ -37,13 +39,17 @@ a policy the server has no network. The exit status is the server's own, or 1
 for a failure and 2 for a mistake in the command.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return usagef("no server to run: sandboxd run -- npx -y PACKAGE")
+			if err := f.check(cmd, args); err != nil {
+				return err
 			}
 			if err := f.load(); err != nil {
 				return err
 			}
-			s, err := f.server(cmd.Context(), args)
+			find := func(ctx context.Context) (server, error) { return f.given(ctx, args) }
+			if len(f.files) > 0 {
+				find = f.configured
+			}
+			s, err := find(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -57,6 +63,8 @@ for a failure and 2 for a mistake in the command.`,
 	fl.StringVar(&f.isolation, "isolation", "", "wasm-inprocess, wasm, container or gvisor (default: by kind of server)")
 	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for the server, or NAME to pass a variable on (repeatable)")
 	fl.StringArrayVar(&f.mounts, "mount", nil, "SRC:DST[:rw] shows a file or folder to the server (repeatable)")
+	fl.StringArrayVarP(&f.files, "config", "c", nil, "run a server of this config FILE, as --server names it (repeatable)")
+	fl.StringVar(&f.server, "server", "", "id of the server in --config")
 	fl.StringVar(&f.tenant, "tenant", "local", "tenant name for records")
 	fl.StringVar(&f.name, "name", "", "server name for records (default: from the command)")
 	_ = cmd.RegisterFlagCompletionFunc("isolation", cobra.FixedCompletions(
@@ -65,8 +73,28 @@ for a failure and 2 for a mistake in the command.`,
 	return cmd
 }
 
-// server turns the flags into what to start.
-func (f *runFlags) server(ctx context.Context, command []string) (server, error) {
+// check tells the two ways to name a server apart.
+func (f *runFlags) check(cmd *cobra.Command, args []string) error {
+	switch {
+	case len(f.files) == 0 && f.server != "":
+		return usagef("--server names a server of a config: give --config FILE too")
+	case len(f.files) == 0 && len(args) == 0:
+		return usagef("no server to run: sandboxd run -- npx -y PACKAGE")
+	case len(f.files) == 0:
+		return nil
+	case f.server == "" || len(args) > 0:
+		return usagef("with --config, --server names the one to run, and no command follows")
+	}
+	for _, name := range []string{"policy", "isolation", "env", "mount", "tenant", "name"} {
+		if cmd.Flags().Changed(name) {
+			return usagef("with --config the config says how the server runs: leave --%s out", name)
+		}
+	}
+	return nil
+}
+
+// given turns the flags into what to start.
+func (f *runFlags) given(ctx context.Context, command []string) (server, error) {
 	s := server{tenant: f.tenant, name: f.name, command: command, passed: os.LookupEnv}
 	if s.name == "" {
 		s.name = serverName(command)

@@ -84,3 +84,7 @@ func shown(s string) string {
 	}
 	return quoteASCII(s)
 }
+
+// HoldsSecret reports whether a command line has an argument that is or may be
+// a secret.
+func HoldsSecret(argv []string) bool { return secretArgument(argv) >= 0 }
