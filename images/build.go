@@ -75,118 +75,161 @@ func (b *Builder) build(ctx context.Context, ref Ref, lock *Lock, force bool) (I
 	if err != nil {
 		return Image{}, err
 	}
-	err = b.buildNew(ctx, w, ref, key, lock)
+	p, err := b.make(ctx, w, ref, lock)
+	if err == nil {
+		err = b.seal(ctx, w, ref, key, lock, p)
+	}
 	if err = errors.Join(err, w.close()); err != nil {
 		return Image{}, err
 	}
 	return b.st.image(key)
 }
 
-// parts are what an image is made of.
-type parts struct {
-	base, node layerRecord
-	extras     *layerRecord // nil for none
-	layer      blob
-	tree       npmTree
-	entry      []string
+// product is what a reference was made to: an image's layers, how it is
+// started, and what is to be known of its parts.
+type product struct {
+	name, version, integrity string
+	// layers are the image's, lowest first. What most images share is below
+	// what few do, so that an unpacked layer serves them all.
+	layers []blob
+	debs   []Deb
+	node   NodeRelease // zero where none is in it
+	// entry starts it; cmd follows where the user gives no arguments.
+	entry, cmd []string
+	env        []string
+	dir        string
+	pin        func(*Lock) // adds the ecosystem's own part; may be nil
+	parts      []part      // of the ecosystem, for the bill of materials
 }
 
-// layers are the image's, lowest first. What most images share is below what
-// few do, so that an unpacked layer serves them all.
-func (p *parts) layers() []blob {
-	out := []blob{p.base.Layer, p.node.Layer}
-	if p.extras != nil {
-		out = append(out, p.extras.Layer)
+// make fetches and packs what ref, or its lock, names.
+func (b *Builder) make(ctx context.Context, w *work, ref Ref, lock *Lock) (product, error) {
+	switch ref.Kind {
+	case KindNPM:
+		return b.makeNPM(ctx, w, ref, lock)
 	}
-	return append(out, p.layer)
+	return product{}, fail(ErrReference, "no such kind of reference: "+quoted(string(ref.Kind)), refForms)
+}
+
+// pinsOf are the distribution packages of a lock; nil means unpinned.
+func pinsOf(lock *Lock) []Deb {
+	if lock == nil {
+		return nil
+	}
+	return lock.Base
+}
+
+// makeNPM makes the layers side by side, since each waits for another network.
+func (b *Builder) makeNPM(ctx context.Context, w *work, ref Ref, lock *Lock) (product, error) {
+	release := b.cfg.Node
+	if lock != nil {
+		release = lock.Node
+	}
+	var sys system
+	var node layerRecord
+	var pkg packed
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() (err error) {
+		sys, err = b.system(ctx, b.cfg.ExtraPackages, pinsOf(lock), false)
+		return err
+	})
+	g.Go(func() (err error) {
+		node, err = b.node(ctx, release)
+		return err
+	})
+	g.Go(func() (err error) {
+		pkg, err = b.pack(ctx, w, ref, lock)
+		return err
+	})
+	if err := g.Wait(); err != nil {
+		return product{}, err
+	}
+	layers := []blob{sys.base.Layer, node.Layer}
+	if sys.extras != nil {
+		layers = append(layers, sys.extras.Layer)
+	}
+	return product{
+		name: ref.Name, version: pkg.tree.version, integrity: pkg.tree.integrity,
+		layers: append(layers, pkg.layer), debs: sys.debs(), node: *node.Node, entry: pkg.entry, env: imageEnv(), dir: userHome,
+		pin:   func(l *Lock) { l.NPM, l.Scripts = pkg.tree.lock, b.cfg.Scripts },
+		parts: npmParts(pkg.tree.lock, node.Node),
+	}, nil
+}
+
+// system is the distribution's part of an image.
+type system struct {
+	base   layerRecord
+	extras *layerRecord // nil for none
 }
 
 // debs are the distribution packages of all layers, by name.
-func (p *parts) debs() []Deb {
-	out := slices.Clone(p.base.Debs)
-	if p.extras != nil {
-		out = append(out, p.extras.Debs...)
+func (s system) debs() []Deb {
+	out := slices.Clone(s.base.Debs)
+	if s.extras != nil {
+		out = append(out, s.extras.Debs...)
 	}
 	slices.SortFunc(out, func(x, y Deb) int { return strings.Compare(x.Name, y.Name) })
 	return out
 }
 
-// buildNew makes the layers side by side, since each waits for another
-// network, and seals them.
-func (b *Builder) buildNew(ctx context.Context, w *work, ref Ref, key string, lock *Lock) error {
-	var pins []Deb
-	node := b.cfg.Node
-	if lock != nil {
-		pins, node = lock.Base, lock.Node
+// system makes the layers of distribution packages: the base, and further ones
+// by name or pin.
+func (b *Builder) system(ctx context.Context, names []string, pins []Deb, fresh bool) (system, error) {
+	basePins, otherPins := splitPins(pins)
+	var s system
+	var err error
+	if s.base, err = b.base(ctx, basePins, fresh); err != nil {
+		return s, err
 	}
-	var p parts
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() (err error) {
-		p.base, p.extras, err = b.system(ctx, pins, false)
-		return err
-	})
-	g.Go(func() (err error) {
-		p.node, err = b.node(ctx, node)
-		return err
-	})
-	g.Go(func() (err error) {
-		p.layer, p.tree, p.entry, err = b.pack(ctx, w, ref, lock)
-		return err
-	})
-	if err := g.Wait(); err != nil {
-		return err
+	rec, ok, err := b.extras(ctx, s.base, names, otherPins, fresh)
+	if ok {
+		s.extras = &rec
 	}
-	return b.seal(ctx, w, ref, key, lock, p)
+	return s, err
 }
 
-// system makes the layers of distribution packages.
-func (b *Builder) system(ctx context.Context, pins []Deb, fresh bool) (base layerRecord, extras *layerRecord, err error) {
-	basePins, otherPins := splitPins(pins)
-	if base, err = b.base(ctx, basePins, fresh); err != nil {
-		return base, nil, err
-	}
-	rec, ok, err := b.extras(ctx, base, b.cfg.ExtraPackages, otherPins, fresh)
-	if ok {
-		extras = &rec
-	}
-	return base, extras, err
+// packed is an npm package's own part of an image.
+type packed struct {
+	layer blob
+	tree  npmTree
+	entry []string
 }
 
 // pack makes the package's layer.
-func (b *Builder) pack(ctx context.Context, w *work, ref Ref, lock *Lock) (blob, npmTree, []string, error) {
+func (b *Builder) pack(ctx context.Context, w *work, ref Ref, lock *Lock) (packed, error) {
 	done := b.step("package", "fetching "+ref.Name+"@"+ref.spec())
 	dir, err := w.sub("package")
 	if err != nil {
-		return blob{}, npmTree{}, nil, err
+		return packed{}, err
 	}
 	job := npmJob{w: w, dir: dir, name: ref.Name, spec: ref.spec(), step: "package"}
 	if lock != nil {
 		want, err := checkLock(lock.NPM, ref.Name)
 		if err != nil {
-			return blob{}, npmTree{}, nil, err
+			return packed{}, err
 		}
 		job.lock, job.spec = want.lock, want.version
 	}
 	tree, err := b.npm(ctx, job)
 	if err != nil {
-		return blob{}, npmTree{}, nil, err
+		return packed{}, err
 	}
 	if len(tree.scripts) > 0 && !b.cfg.Scripts {
 		b.report(Step{Name: "package", Detail: "install scripts were not run: " + quoted(strings.Join(tree.scripts, ", ")) + " (--allow-build runs them, in a sandbox)"})
 	}
 	if exactRE.MatchString(ref.Version) && tree.version != ref.Version {
-		return blob{}, npmTree{}, nil, fail(ErrRefused, "the registry gave "+ref.Name+"@"+quoted(tree.version)+" for version "+ref.Version, "")
+		return packed{}, fail(ErrRefused, "the registry gave "+ref.Name+"@"+quoted(tree.version)+" for version "+ref.Version, "")
 	}
 	entry, err := entrypoint(dir, ref.Name, tree.version, ref.Bin)
 	if err != nil {
-		return blob{}, npmTree{}, nil, err
+		return packed{}, err
 	}
 	layer, err := packTree(ctx, job, filepath.Join(w.dir, "layer"), tree)
 	if err != nil {
-		return blob{}, npmTree{}, nil, err
+		return packed{}, err
 	}
 	done(layer.Size)
-	return layer, tree, entry, b.st.adopt(filepath.Join(w.dir, "layer"), layer)
+	return packed{layer, tree, entry}, b.st.adopt(filepath.Join(w.dir, "layer"), layer)
 }
 
 // packTree writes the installed tree, with its lock in the settled form, as a
@@ -220,12 +263,11 @@ func packTree(ctx context.Context, job npmJob, file string, tree npmTree) (blob,
 	return l.finish()
 }
 
-// seal writes configuration, manifest, lock and index, and the reference's
-// record last.
-func (b *Builder) seal(ctx context.Context, w *work, ref Ref, key string, want *Lock, p parts) error {
-	done := b.step("seal", "sealing "+ref.Name+"@"+p.tree.version)
-	layers := p.layers()
-	config, err := imageConfig(layers, p.entry)
+// seal writes configuration, manifest, lock, bill of materials and index, and
+// the reference's record last.
+func (b *Builder) seal(ctx context.Context, w *work, ref Ref, key string, want *Lock, p product) error {
+	done := b.step("seal", "sealing "+p.name+"@"+p.version)
+	config, err := imageConfig(p.layers, p.entry, p.cmd, p.env, p.dir)
 	if err != nil {
 		return err
 	}
@@ -233,7 +275,7 @@ func (b *Builder) seal(ctx context.Context, w *work, ref Ref, key string, want *
 	if err != nil {
 		return err
 	}
-	manifest, err := imageManifest(configBlob, layers, string(KindNPM)+":"+ref.Name, p.tree.version)
+	manifest, err := imageManifest(configBlob, p.layers, string(ref.Kind)+":"+p.name, p.version)
 	if err != nil {
 		return err
 	}
@@ -244,20 +286,29 @@ func (b *Builder) seal(ctx context.Context, w *work, ref Ref, key string, want *
 	if want != nil && want.Digest != "" && want.Digest != manifestBlob.Digest {
 		return fail(ErrRefused, "building "+ref.String()+" by its lock gave another digest", "update it, after a look at what changed")
 	}
+	rec := record{
+		Ref: ref, Digest: manifestBlob.Digest, Entrypoint: p.entry, Cmd: p.cmd, Env: p.env, Dir: p.dir,
+		Blobs: append([]blob{manifestBlob, configBlob}, p.layers...), Created: time.Now().UTC(),
+	}
 	lock := Lock{
-		Format: lockFormat, Ref: ref.String(), Name: ref.Name, Version: p.tree.version, Integrity: p.tree.integrity,
-		Platform: platform(), Digest: manifestBlob.Digest, Node: *p.node.Node, Base: p.debs(), NPM: p.tree.lock,
-		Scripts: b.cfg.Scripts,
+		Format: lockFormat, Ref: ref.String(), Name: p.name, Version: p.version, Integrity: p.integrity,
+		Platform: platform(), Digest: manifestBlob.Digest, Size: rec.size(), Built: rec.Created, Node: p.node, Base: p.debs,
+	}
+	if p.pin != nil {
+		p.pin(&lock)
+	}
+	bill, err := billOf(lock, p.parts)
+	if err != nil {
+		return err
+	}
+	if err := b.st.put(w, b.st.billPath(lock.Digest), bill); err != nil {
+		return err
 	}
 	if _, err := b.st.putJSON(w, b.st.lockPath(lock.Digest), lock); err != nil {
 		return err
 	}
 	if err := b.st.index(ctx, w, ref.String(), descriptor(v1.MediaTypeImageManifest, manifestBlob)); err != nil {
 		return err
-	}
-	rec := record{
-		Ref: ref, Digest: manifestBlob.Digest, Entrypoint: p.entry, Env: imageEnv(), Dir: userHome,
-		Blobs: append([]blob{manifestBlob, configBlob}, layers...), Created: time.Now().UTC(),
 	}
 	if _, err := b.st.putJSON(w, b.st.path("refs", key+".json"), rec); err != nil {
 		return err
@@ -276,6 +327,6 @@ func (b *Builder) UpdateBase(ctx context.Context) error {
 		return err
 	}
 	defer building.Close() //nolint:errcheck // closing a lock's file loses nothing
-	_, _, err = b.system(ctx, nil, true)
+	_, err = b.system(ctx, b.cfg.ExtraPackages, nil, true)
 	return err
 }

@@ -146,6 +146,18 @@ func TestBuildSealsAPackage(t *testing.T) {
 	if l.Name != "@scope/main" || l.Version != "1.2.3" || !strings.HasPrefix(l.Integrity, "sha512-") || l.Digest != img.Digest || !sriRE.MatchString(l.Node.Integrity) {
 		t.Errorf("lock %+v", l)
 	}
+	if l.Size != img.Size || l.Built.IsZero() {
+		t.Errorf("the lock says %d bytes at %s, the image %d", l.Size, l.Built, img.Size)
+	}
+	bill, err := b.Bill(img.Ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{`"CycloneDX"`, `"pkg:npm/%40scope/main@1.2.3"`, `"pkg:npm/dep@2.0.0"`, `"pkg:deb/debian/libc6@1"`, img.Digest[7:]} {
+		if !strings.Contains(string(bill), part) {
+			t.Errorf("the bill of materials does not name %s:\n%s", part, bill)
+		}
+	}
 	raw, err := os.ReadFile(b.st.lockPath(img.Digest))
 	if err != nil || strings.Contains(string(raw), "http") || strings.Contains(string(raw), "127.0.0.1") {
 		t.Errorf("the lock holds an address: %s %v", raw, err)

@@ -147,7 +147,7 @@ func (c confined) mounts() ([]sandbox.Mount, func(), error) {
 // toolImage is the image of these layers. Its few bytes are written anew if a
 // cleaner took them.
 func (b *Builder) toolImage(w *work, layers []blob) (sandbox.Image, error) {
-	config, err := imageConfig(layers, nil)
+	config, err := imageConfig(layers, nil, nil, imageEnv(), userHome)
 	if err != nil {
 		return sandbox.Image{}, err
 	}

@@ -149,7 +149,7 @@ func TestTarballTraversal(t *testing.T) {
 	}
 	// Nothing but the cache's own folders is in the cache.
 	entries, err := os.ReadDir(b.cfg.CacheDir)
-	if err != nil || len(entries) != 7 {
+	if err != nil || len(entries) != 8 {
 		t.Errorf("%v %v", entries, err)
 	}
 }

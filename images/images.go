@@ -85,6 +85,8 @@ type Image struct {
 	// Entrypoint is the program with its fixed arguments; the user's own
 	// arguments follow.
 	Entrypoint []string
+	// Cmd are the arguments where the user gives none.
+	Cmd []string
 	// Env is what every server in this image is given, as KEY=VALUE.
 	Env []string
 	// Dir is the working directory inside the image, and its user's home.

@@ -3,6 +3,7 @@ package images
 import (
 	"encoding/json"
 	"regexp"
+	"time"
 )
 
 // lockFormat is the version of the Lock's own form.
@@ -24,14 +25,18 @@ type Lock struct {
 	Platform string `json:"platform"`
 	// Digest is the image's. When it is empty, BuildLocked does not check it.
 	Digest string `json:"digest,omitempty"`
-	// Node is the release that runs the package.
-	Node NodeRelease `json:"node"`
-	// Base is the distribution packages of the base root file system.
-	Base []Deb `json:"base"`
+	// Size is the image's in bytes, and Built the time of its build: for
+	// people, and no part of what is built.
+	Size  int64     `json:"size_bytes,omitempty"`
+	Built time.Time `json:"built,omitzero"`
+	// Node is the release that runs the package, where Node does.
+	Node NodeRelease `json:"node,omitzero"`
+	// Base is the distribution packages of the image.
+	Base []Deb `json:"base,omitempty"`
 	// Scripts says that the packages' install scripts were run.
 	Scripts bool `json:"scripts,omitempty"`
 	// NPM is the package-lock.json of the whole tree, without addresses.
-	NPM json.RawMessage `json:"npm"`
+	NPM json.RawMessage `json:"npm,omitempty"`
 }
 
 var (
@@ -53,31 +58,54 @@ func (l *Lock) validate() (Ref, error) {
 	switch {
 	case l.Format != lockFormat:
 		return bad("has a form that this version does not read")
-	case ref.Kind != KindNPM || ref.Name != l.Name:
-		return bad("locks another package")
 	case l.Platform != platform():
 		return bad("is for " + quoted(l.Platform) + ", not " + platform())
 	case l.Digest != "" && !digestRE.MatchString(l.Digest):
 		return bad("has no sound digest")
-	case !exactRE.MatchString(l.Node.Version) || !sriRE.MatchString(l.Node.Integrity):
-		return bad("does not pin Node")
-	case len(l.Base) == 0:
-		return bad("does not pin the base system")
 	}
 	for _, d := range l.Base {
 		if !debNameRE.MatchString(d.Name) || !debVersionRE.MatchString(d.Version) || !hexRE.MatchString(d.SHA256) {
 			return bad("does not pin the base package " + quoted(d.Name))
 		}
 	}
-	tree, err := checkLock(l.NPM, l.Name)
+	what, err := l.check(ref)
 	if err != nil {
 		return Ref{}, err
 	}
-	if tree.version != l.Version || tree.integrity != l.Integrity {
-		return bad("says one version and locks another")
-	}
-	if exactRE.MatchString(ref.Version) && ref.Version != l.Version {
-		return bad("locks version " + l.Version)
+	if what != "" {
+		return bad(what)
 	}
 	return ref, nil
+}
+
+// check looks at the part of the reference's own ecosystem: what is wrong, or
+// an error that says so by itself.
+func (l *Lock) check(ref Ref) (string, error) {
+	switch ref.Kind {
+	case KindNPM:
+		return l.checkNPM(ref)
+	}
+	return "is of a kind that is not built by a lock", nil
+}
+
+func (l *Lock) checkNPM(ref Ref) (string, error) {
+	switch {
+	case ref.Name != l.Name:
+		return "locks another package", nil
+	case !exactRE.MatchString(l.Node.Version) || !sriRE.MatchString(l.Node.Integrity):
+		return "does not pin Node", nil
+	case len(l.Base) == 0:
+		return "does not pin the base system", nil
+	}
+	tree, err := checkLock(l.NPM, l.Name)
+	if err != nil {
+		return "", err
+	}
+	if tree.version != l.Version || tree.integrity != l.Integrity {
+		return "says one version and locks another", nil
+	}
+	if exactRE.MatchString(ref.Version) && ref.Version != l.Version {
+		return "locks version " + l.Version, nil
+	}
+	return "", nil
 }

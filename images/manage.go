@@ -29,6 +29,20 @@ func (b *Builder) Inspect(ref Ref) (Image, error) {
 	return img, err
 }
 
+// Bill returns the bill of materials of the image that ref was built to, as
+// CycloneDX JSON. It errs with ErrNotBuilt.
+func (b *Builder) Bill(ref Ref) ([]byte, error) {
+	img, err := b.Inspect(ref)
+	if err != nil {
+		return nil, err
+	}
+	data, err := os.ReadFile(b.st.billPath(img.Digest))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fail(ErrNotBuilt, ref.String()+" has no bill of materials", "a module has none; an image of an older sandboxd gets one at its next build --update")
+	}
+	return data, err
+}
+
 // List returns all images in the cache, whatever configuration built them, by
 // reference. Damaged ones are left out.
 func (b *Builder) List() ([]Image, error) {
@@ -100,7 +114,11 @@ func (b *Builder) prune(ctx context.Context, gone string, dry bool) (int64, erro
 		return blobs, err
 	}
 	locks, err := b.st.removeUnused("lock", ".json", used, dry)
-	return blobs + locks, err
+	if err != nil {
+		return blobs + locks, err
+	}
+	bills, err := b.st.removeUnused("sbom", ".json", used, dry)
+	return blobs + locks + bills, err
 }
 
 // used collects the hashes that records name. A record that cannot be read

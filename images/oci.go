@@ -28,12 +28,12 @@ func hostPlatform() v1.Platform { return v1.Platform{OS: "linux", Architecture: 
 
 // imageConfig is the OCI image configuration. Nothing in it depends on when or
 // where it was made.
-func imageConfig(layers []blob, entry []string) ([]byte, error) {
+func imageConfig(layers []blob, entry, cmd, env []string, dir string) ([]byte, error) {
 	created := layerTime
 	img := v1.Image{Created: &created, Platform: hostPlatform()}
 	img.Config = v1.ImageConfig{
 		User: strconv.Itoa(userID) + ":" + strconv.Itoa(userID),
-		Env:  imageEnv(), Entrypoint: entry, WorkingDir: userHome,
+		Env:  env, Entrypoint: entry, Cmd: cmd, WorkingDir: dir,
 	}
 	img.RootFS.Type = "layers"
 	for _, l := range layers {

@@ -27,7 +27,7 @@ func Scratch(dir, name, program string, args ...string) (Image, error) {
 		return Image{}, fmt.Errorf("sealing %s: %w", quoted(program), err)
 	}
 	entry := append([]string{"/app/program"}, args...)
-	config, err := imageConfig([]blob{layer}, entry)
+	config, err := imageConfig([]blob{layer}, entry, nil, imageEnv(), userHome)
 	if err != nil {
 		return Image{}, err
 	}

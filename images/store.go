@@ -22,7 +22,7 @@ import (
 //
 //	oci/     one OCI image layout for all images, so that they share blobs
 //	refs/    what each reference was built to
-//	lock/    the version lock of each image, by its digest
+//	lock/    the version lock of each image, by its digest; sbom/ its bill of materials
 //	shared/  the layers that many images have
 //	npm/     npm's cache
 //	locks/   files to lock; tmp/ what is not yet whole
@@ -39,10 +39,20 @@ type record struct {
 	Ref        Ref       `json:"ref"`
 	Digest     string    `json:"digest"`
 	Entrypoint []string  `json:"entrypoint"`
+	Cmd        []string  `json:"cmd,omitempty"`
 	Env        []string  `json:"env"`
 	Dir        string    `json:"dir"`
 	Blobs      []blob    `json:"blobs"` // manifest, configuration, layers
 	Created    time.Time `json:"created"`
+}
+
+// size is what the image takes in bytes.
+func (r record) size() int64 {
+	var n int64
+	for _, b := range r.Blobs {
+		n += b.Size
+	}
+	return n
 }
 
 func openStore(dir string, log *slog.Logger) (*store, error) {
@@ -58,7 +68,7 @@ func openStore(dir string, log *slog.Logger) (*store, error) {
 	case !info.IsDir() || !ours(info):
 		return nil, fmt.Errorf("images: cache folder %q is not a folder that only this user can write to: %w", dir, fs.ErrPermission)
 	}
-	for _, d := range []string{"oci/blobs/sha256", "refs", "lock", "shared", "locks", "tmp"} {
+	for _, d := range []string{"oci/blobs/sha256", "refs", "lock", "sbom", "shared", "locks", "tmp"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
 			return nil, err
 		}
@@ -188,8 +198,8 @@ func (s *store) image(key string) (Image, error) {
 		return Image{}, fail(ErrCorrupt, "the image cache has an unreadable record", "")
 	}
 	img := Image{
-		Ref: r.Ref, Digest: r.Digest, Path: s.path("oci"), Entrypoint: r.Entrypoint, Env: r.Env, Dir: r.Dir, Created: r.Created,
-		Lock: &Lock{},
+		Ref: r.Ref, Digest: r.Digest, Path: s.path("oci"), Entrypoint: r.Entrypoint, Cmd: r.Cmd, Env: r.Env, Dir: r.Dir, Created: r.Created,
+		Size: r.size(), Lock: &Lock{},
 	}
 	if err := readJSON(s.lockPath(r.Digest), img.Lock); err != nil {
 		return Image{}, fail(ErrCorrupt, "the image cache has lost the lock of "+r.Ref.String(), "")
@@ -197,7 +207,6 @@ func (s *store) image(key string) (Image, error) {
 	// Two references can mean one image, whose lock then has the other's name.
 	img.Lock.Ref = r.Ref.String()
 	for _, b := range r.Blobs {
-		img.Size += b.Size
 		if !s.has(b) {
 			return img, fail(ErrCorrupt, "the image cache has lost a part of "+r.Ref.String(), "")
 		}
@@ -207,6 +216,10 @@ func (s *store) image(key string) (Image, error) {
 
 func (s *store) lockPath(digest string) string {
 	return s.path("lock", strings.TrimPrefix(digest, "sha256:")+".json")
+}
+
+func (s *store) billPath(digest string) string {
+	return s.path("sbom", strings.TrimPrefix(digest, "sha256:")+".json")
 }
 
 // index adds a manifest under its reference to the layout's index, or, with an

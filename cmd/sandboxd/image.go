@@ -18,7 +18,7 @@ func newImage() *cobra.Command {
 		Args:  onlyCommands,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newImageBuild(), newImageLock(), newImageList(), newImageRemove(), newImagePrune())
+	cmd.AddCommand(newImageBuild(), newImageLock(), newImageBill(), newImageList(), newImageRemove(), newImagePrune())
 	return cmd
 }
 

@@ -96,6 +96,33 @@ sandboxd image build --lock FILE builds just that, to the same digest.`,
 	return cmd
 }
 
+func newImageBill() *cobra.Command {
+	var with []string
+	cmd := &cobra.Command{
+		Use:   "sbom REF",
+		Short: "Print an image's bill of materials, as CycloneDX JSON",
+		Args:  exactly(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ref, _, err := images.FromCommand(args)
+			if err != nil {
+				return usageError{err}
+			}
+			b, err := newBuilder(with, cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			bill, err := b.Bill(ref)
+			if err != nil {
+				return err
+			}
+			_, err = cmd.OutOrStdout().Write(bill)
+			return err
+		},
+	}
+	cmd.Flags().StringSliceVar(&with, "with", nil, "the distribution packages that were added at the build")
+	return cmd
+}
+
 // decodeStrict takes one JSON document without unknown keys.
 func decodeStrict(data []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
