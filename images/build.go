@@ -36,8 +36,11 @@ func (b *Builder) build(ctx context.Context, ref Ref, lock *Lock, force bool) (I
 	if err := ref.validate(); err != nil {
 		return Image{}, err
 	}
-	if ref.Kind == KindWASM {
+	switch ref.Kind {
+	case KindWASM:
 		return WASM(ref.Name)
+	case KindGo:
+		return Image{}, fail(ErrReference, "Go servers are not built into container images yet", "use --isolation wasm")
 	}
 	key := b.key(ref)
 	if !force {

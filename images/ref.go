@@ -12,6 +12,7 @@ type Kind string
 // The kinds.
 const (
 	KindNPM  Kind = "npm"
+	KindGo   Kind = "go"
 	KindWASM Kind = "wasm"
 )
 
@@ -19,7 +20,8 @@ const (
 // ParseRef reads.
 type Ref struct {
 	Kind Kind
-	// Name is the npm package, with its scope, or the .wasm file's path.
+	// Name is the npm package, with its scope, a Go package's import path, or
+	// the .wasm file's path.
 	Name string
 	// Version is an exact version, a range or a tag; empty means the tag
 	// latest. A range or tag is resolved at the first build and stays so.
@@ -29,7 +31,7 @@ type Ref struct {
 	Bin string
 }
 
-// String returns npm:NAME[@VERSION][#BIN] or wasm:PATH.
+// String returns npm:NAME[@VERSION][#BIN], go:NAME[@VERSION] or wasm:PATH.
 func (r Ref) String() string {
 	s := string(r.Kind) + ":" + r.Name
 	if r.Version != "" {
@@ -50,10 +52,10 @@ var (
 	binRE     = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
 )
 
-const refForms = "write npm:PACKAGE[@VERSION][#COMMAND] or wasm:PATH"
+const refForms = "write npm:PACKAGE[@VERSION][#COMMAND], go:PACKAGE[@VERSION] or wasm:PATH"
 
-// ParseRef reads npm:PACKAGE[@VERSION][#COMMAND] or wasm:PATH. Errors match
-// ErrReference.
+// ParseRef reads npm:PACKAGE[@VERSION][#COMMAND], go:PACKAGE[@VERSION] or
+// wasm:PATH. Errors match ErrReference.
 func ParseRef(s string) (Ref, error) {
 	kind, rest, ok := strings.Cut(s, ":")
 	if !ok {
@@ -66,6 +68,8 @@ func ParseRef(s string) (Ref, error) {
 			return Ref{}, fail(ErrReference, "no command after # in "+quoted(s), refForms)
 		}
 		return parseNPM(rest, bin)
+	case KindGo:
+		return parseGo(rest)
 	case KindWASM:
 		r := Ref{Kind: KindWASM, Name: rest}
 		return r, r.validate()
@@ -93,6 +97,8 @@ func (r Ref) validate() error {
 			return fail(ErrReference, "not a path of a module: "+quoted(r.Name), refForms)
 		}
 		return nil
+	case KindGo:
+		return r.validateGo()
 	case KindNPM:
 	default:
 		return fail(ErrReference, "no such kind of reference: "+quoted(string(r.Kind)), refForms)

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sandboxd/sandboxd/images"
+	"github.com/sandboxd/sandboxd/images/gowasm"
 	"github.com/sandboxd/sandboxd/netguard"
 	"github.com/sandboxd/sandboxd/policies"
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -36,6 +37,7 @@ type server struct {
 // runtime of the right tier, with an egress from the guard.
 type launcher struct {
 	builder  *images.Builder
+	modules  *gowasm.Builder // Go servers for the WASM tiers
 	guard    *netguard.Guard
 	silent   *netguard.Guard // writes no records: for refusals that are expected
 	runtimes *runtimes
@@ -94,7 +96,7 @@ func (l *launcher) prepare(ctx context.Context, s server) (*launchable, error) {
 	if _, err := l.runtimes.forTier(ctx, tier); err != nil {
 		return nil, err
 	}
-	img, err := l.builder.Build(ctx, ref)
+	img, err := l.seal(ctx, ref, tier)
 	if err != nil {
 		return nil, buildError(err)
 	}
@@ -107,6 +109,15 @@ func (l *launcher) prepare(ctx context.Context, s server) (*launchable, error) {
 	}
 	p.policy.Store(policy)
 	return p, nil
+}
+
+// seal builds what a reference names, for a tier, unless it was built before.
+func (l *launcher) seal(ctx context.Context, ref images.Ref, tier sandbox.Isolation) (images.Image, error) {
+	if ref.Kind != images.KindGo || !tier.IsWASM() {
+		return l.builder.Build(ctx, ref)
+	}
+	res, err := l.modules.Sealed(ctx, gowasm.OfRef(ref))
+	return res.Image, err
 }
 
 // chooseTier takes the tier that was asked for, or the default of the kind of
@@ -125,7 +136,7 @@ func chooseTier(ref images.Ref, s server) (sandbox.Isolation, error) {
 	switch {
 	case isWASM && !tier.IsWASM():
 		return 0, usagef("%s is a WASM module and cannot run as %s: use --isolation wasm", ref, tier)
-	case !isWASM && tier.IsWASM():
+	case !isWASM && ref.Kind != images.KindGo && tier.IsWASM():
 		return 0, usagef("%s needs a container: use --isolation container or gvisor", ref)
 	case !s.policy.Satisfied(tier):
 		next := "leave isolation out, and the policy's is taken"

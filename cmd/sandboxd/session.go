@@ -71,6 +71,10 @@ func (c *common) open(ctx context.Context, lookups bool) (*launcher, func(), err
 		return nil, nil, err
 	}
 	show := &progress{w: os.Stderr}
+	modules, err := newModuleBuilder(os.Stderr)
+	if err != nil {
+		return nil, nil, err
+	}
 	rec, err := openRecords(c.records, log)
 	if err != nil {
 		return nil, nil, err
@@ -100,7 +104,7 @@ func (c *common) open(ctx context.Context, lookups bool) (*launcher, func(), err
 		}
 		_ = rec.Close()
 	}
-	return &launcher{builder: builder, guard: guard, silent: silent, runtimes: rts, log: log}, closeAll, nil
+	return &launcher{builder: builder, modules: modules, guard: guard, silent: silent, runtimes: rts, log: log}, closeAll, nil
 }
 
 // buildFlags say what images are made of and how.
