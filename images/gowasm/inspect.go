@@ -146,7 +146,7 @@ func (p goPackage) broken() (Finding, bool) {
 		return Finding{}, false
 	}
 	f := Finding{Kind: "missing", Package: p.label(), Detail: clean(p.Error.Err)}
-	if strings.Contains(p.Error.Err, "build constraints exclude all Go files") {
+	if p.excluded() {
 		f.Kind, f.Detail = "system", "is written for other systems only"
 		if p.usesC() {
 			f.Kind, f.Detail = "cgo", "needs cgo, so a C compiler and a C library"
@@ -156,6 +156,11 @@ func (p goPackage) broken() (Finding, bool) {
 		f.Detail += "; imported by " + clean(p.Error.ImportStack[n-2])
 	}
 	return f, true
+}
+
+// excluded reports whether there is a package, with files for others only.
+func (p goPackage) excluded() bool {
+	return p.Error != nil && strings.Contains(p.Error.Err, "build constraints exclude all Go files")
 }
 
 // label is the import path with the module's version.

@@ -45,7 +45,7 @@ func (j job) build(ctx context.Context) (Result, error) {
 	}
 	main := packages[len(packages)-1]
 	fatal, warnings := inspect(packages)
-	if main.Name != "main" && (main.Name != "" || main.Error != nil && strings.Contains(main.Error.Err, "no Go files")) {
+	if main.Name != "main" && !main.excluded() {
 		return Result{}, j.noCommand(ctx, main)
 	}
 	if len(fatal) > 0 {

@@ -73,6 +73,10 @@ var rules = []rule{
 		module + "mcpbridge": "images knows no MCP",
 		"net/http":           "images has no dialer of its own",
 	}},
+	{folder: "images/gowasm", forbids: map[string]string{
+		module + "sandbox": "what is built is run by others",
+		module + "cmd":     "a room is not built on the hall",
+	}},
 }
 
 func TestImportsFollowTheHouse(t *testing.T) {
