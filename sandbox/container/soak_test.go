@@ -8,12 +8,18 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandboxd/sandboxd/sandbox"
 )
 
 // rounds is how often the long tests go round: a SANDBOXD_SOAK over 1 says it
@@ -36,21 +42,19 @@ func TestSoakRounds(t *testing.T) {
 	warm(t, h)
 	before := trace(t, h)
 	goroutines, memory := runtime.NumGoroutine(), residentKB(t)
-	for i := range rounds(10, 2000) {
-		req := request()
-		req.Spec.Isolation, req.Gateway = tiers[i%2], i%4 < 2
-		b, f, err := h.Start(t.Context(), req)
-		if err != nil {
-			t.Fatalf("round %d: %v", i, err)
-		}
-		if i%3 == 0 {
-			_ = f.Stdin.Close()
-		}
-		if err := b.Stop(t.Context()); err != nil {
-			t.Fatalf("round %d: %v", i, err)
-		}
-		_ = closeFiles(f)
+	n := rounds(50, 2000)
+	var wg sync.WaitGroup
+	for w := range soakWorkers {
+		wg.Go(func() {
+			for i := w; i < n && !t.Failed(); i += soakWorkers {
+				if err := soakRound(t.Context(), h, i); err != nil {
+					t.Errorf("round %d: %v", i, err)
+				}
+			}
+		})
 	}
+	wg.Wait()
+	t.Logf("%d rounds, %d at a time", n, soakWorkers)
 	before.compare(t, h)
 	after := trace(t, h)
 	t.Logf("processes %d -> %d, mounts %d -> %d, cgroups %d -> %d, containers %d -> %d, snapshots %d -> %d, leases %d -> %d, folders %d -> %d, descriptors %d -> %d, goroutines %d -> %d, resident KiB (this process, containerd) %d -> %d",
@@ -61,6 +65,93 @@ func TestSoakRounds(t *testing.T) {
 	if n := runtime.NumGoroutine(); n > goroutines {
 		t.Errorf("%d goroutines, before %d", n, goroutines)
 	}
+	for i, now := range residentKB(t) {
+		if now > 2*memory[i]+64<<10 {
+			t.Errorf("%d KiB resident, before %d", now, memory[i])
+		}
+	}
+}
+
+const soakWorkers = 4
+
+// soakRound starts a box and stops it, in a way and a tier that go by i.
+func soakRound(ctx context.Context, h *host, i int) error {
+	req := request()
+	req.Spec.Isolation, req.Gateway = sandbox.Container, i%3 < 2
+	if i/soakWorkers%4 == 3 {
+		req.Spec.Isolation = sandbox.GVisor
+	}
+	b, f, err := h.Start(ctx, req)
+	if err != nil {
+		return err
+	}
+	if i%5 == 0 {
+		_ = f.Stdin.Close()
+	}
+	return errors.Join(b.Stop(ctx), ignoreClosed(closeFiles(f)))
+}
+
+// TestSoakKilledContainerd kills containerd at random moments, while boxes
+// start and stop. What a box of that time was made of is gone once another
+// containerd runs.
+func TestSoakKilledContainerd(t *testing.T) {
+	mine := &laboratory{dir: t.TempDir(), parts: need(t).parts}
+	if err := errors.Join(os.Chmod(filepath.Dir(mine.dir), 0o711), os.Chmod(mine.dir, 0o711), mine.startDaemon()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = mine.daemon.Process.Signal(unix.SIGTERM)
+		_ = mine.daemon.Wait()
+	})
+	h := newHost(t, func(c *Config) { c.Address = mine.address })
+	warm(t, h)
+	before := trace(t, h)
+	for i := range rounds(2, 100) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		var left []Box
+		for w := range soakWorkers {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					req := request()
+					req.Spec.Isolation, req.Gateway = tiers[w%2], true
+					b, f, err := h.Start(t.Context(), req)
+					if err != nil {
+						continue // containerd is away, or was at the wrong moment
+					}
+					if b.Stop(t.Context()) != nil {
+						mu.Lock()
+						left = append(left, b)
+						mu.Unlock()
+					}
+					_ = closeFiles(f)
+				}
+			})
+		}
+		time.Sleep(time.Duration(rand.IntN(1500)) * time.Millisecond)
+		err := errors.Join(mine.daemon.Process.Kill(), notExited(mine.daemon.Wait()), os.Remove(mine.address), mine.startDaemon())
+		cancel()
+		wg.Wait()
+		for _, b := range left {
+			err = errors.Join(err, b.Stop(t.Context()))
+		}
+		if err = errors.Join(err, h.Collect(t.Context())); err != nil {
+			t.Fatalf("round %d: %v", i, err)
+		}
+		if before.compare(t, h); t.Failed() {
+			t.Fatalf("in round %d", i)
+		}
+	}
+}
+
+// notExited is an error of waiting for a process other than how it ended.
+func notExited(err error) error {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return nil
+	}
+	return err
 }
 
 // residentKB is the resident memory of this process and of containerd.

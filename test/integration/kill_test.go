@@ -244,7 +244,7 @@ func TestKill(t *testing.T) {
 	}
 	rounds, soak := 8, os.Getenv("SANDBOXD_SOAK") != ""
 	if soak {
-		rounds = 50
+		rounds = 100
 	}
 	t.Logf("SANDBOXD_SEED=%d, %d rounds", seed, rounds)
 	rng := rand.New(rand.NewPCG(seed, 0))
