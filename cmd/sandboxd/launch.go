@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -42,6 +43,8 @@ type launcher struct {
 	silent   *netguard.Guard // writes no records: for refusals that are expected
 	runtimes *runtimes
 	log      *slog.Logger
+	logins   *logins     // of serve
+	tls      *tls.Config // for remote servers; nil means the system's roots
 }
 
 // launchable is a server whose image is sealed and whose policy has compiled.

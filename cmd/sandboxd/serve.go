@@ -122,6 +122,9 @@ func (f *serveFlags) serve(ctx context.Context) error {
 			l.log.Error("not every server could be stopped", "error", err)
 		}
 	}()
+	if l.logins, err = newLogins(l.guard, cfg.Tenant, f.files, l.log); err != nil {
+		return err
+	}
 	servers, starters, warm, err := bridgeServers(l, registry, cfg)
 	if err != nil {
 		return err
@@ -140,6 +143,7 @@ func (f *serveFlags) serve(ctx context.Context) error {
 	reloading, stopReloading := context.WithCancel(ctx)
 	var background sync.WaitGroup
 	background.Go(func() { reloads(reloading, hup, starters, load) })
+	background.Go(func() { l.logins.watch(reloading, registry.Retry) })
 	defer func() { stopReloading(); background.Wait() }()
 	return serveHTTP(ctx, ln, registry, len(servers), f.tokenFile)
 }

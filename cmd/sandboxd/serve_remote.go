@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/internal/config"
@@ -27,6 +26,12 @@ func remoteServer(l *launcher, registry *mcpbridge.Registry, tenant string, s co
 	if err != nil {
 		return mcpbridge.Server{}, usageError{fmt.Errorf("server %s: %w", s.ID, err)}
 	}
+	var creds remote.Credentials
+	if s.OAuth != nil {
+		if creds, err = l.logins.client(s); err != nil {
+			return mcpbridge.Server{}, usageError{fmt.Errorf("server %s: %w", s.ID, err)}
+		}
+	}
 	header := http.Header{}
 	for _, h := range s.Headers {
 		header.Set(h.Name, h.Value.Reveal())
@@ -37,8 +42,8 @@ func remoteServer(l *launcher, registry *mcpbridge.Registry, tenant string, s co
 	out.Start = func(ctx context.Context) (sandbox.Sandbox, error) {
 		egress := l.guard.For(subject, policy)
 		r, err := remote.Start(ctx, remote.Config{
-			URL: s.URL, Transport: remoteTransports[s.Transport], Header: header,
-			Client: egress.HTTPClient(netguard.HTTPOptions{KeepMethod: true}),
+			URL: s.URL, Transport: remoteTransports[s.Transport], Header: header, Credentials: creds,
+			Client: egress.HTTPClient(netguard.HTTPOptions{KeepMethod: true, TLS: l.tls}),
 		})
 		if err != nil {
 			return nil, errors.Join(err, egress.Close())
@@ -74,11 +79,7 @@ func remotePolicy(s config.Server) (*netguard.Policy, error) {
 	if port == "" {
 		port = map[string]string{"https": "443", "http": "80", "wss": "443", "ws": "80"}[u.Scheme]
 	}
-	rule := netguard.Rule{Host: u.Hostname(), Ports: []netguard.Port{netguard.Port(port)}}
-	if addr, err := netip.ParseAddr(u.Hostname()); err == nil {
-		rule.Host, rule.CIDR = "", netip.PrefixFrom(addr.Unmap(), addr.Unmap().BitLen()).String()
-	}
-	cfg.Allow = []netguard.Rule{rule}
+	cfg.Allow = []netguard.Rule{config.HostRule(u.Hostname(), port)}
 	p, err := netguard.Compile(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("the url's host %s cannot be opened: %w", net.JoinHostPort(u.Hostname(), port), err)

@@ -43,7 +43,7 @@ func (s *Server) startSocket(ctx context.Context) error {
 	}
 	conn.SetReadLimit(int64(s.cfg.MaxMessage))
 	s.socket = &socket{conn: conn}
-	s.socket.ctx, s.socket.cancel = context.WithCancel(context.WithoutCancel(s.ctx)) //nolint:contextcheck // the session's, which outlives its start
+	s.socket.ctx, s.socket.cancel = context.WithCancel(context.WithoutCancel(s.ctx))
 	s.wg.Go(s.receive)
 	s.wg.Go(s.keepAlive)
 	return nil

@@ -63,6 +63,9 @@ var rules = []rule{
 		"github.com/tetratelabs/": "the bridge knows no runtime",
 		"github.com/containerd/":  "the bridge knows no runtime",
 	}},
+	{folder: "mcpbridge/remote", forbids: map[string]string{
+		"os": "tokens are kept by the store that is handed in",
+	}},
 	{folder: "policies", forbids: map[string]string{
 		module + "images": "policies are documents",
 		"net/http":        "policies do no I/O beyond files",

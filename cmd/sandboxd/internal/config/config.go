@@ -71,6 +71,8 @@ type Server struct {
 	// AllowLocalEndpoint opens the URL's exact host and port where they are
 	// local, and plaintext for them. See LocalEndpoint.
 	AllowLocalEndpoint bool
+	// OAuth says how to log in to a network server; nil is not at all.
+	OAuth *OAuth
 
 	// ToolsAllowlist and Include narrow the tools by name; nil means every
 	// tool, an empty list none. What is not in the first must not be called,

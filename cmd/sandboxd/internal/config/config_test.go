@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -362,6 +363,50 @@ func TestPlacesOfFaults(t *testing.T) {
 		if d := cmp.Diff(tc.want, got); d != "" {
 			t.Errorf("%.80q (-want +got):\n%s%v", tc.text, d, err)
 		}
+	}
+}
+
+func TestOAuth(t *testing.T) {
+	for _, tc := range []struct{ oauth, more, says string }{
+		{`{issuers: ["https://as.example.com/t"], hosts: [a.example.com, "b.example.com:8443"], client_id: me, client_secret: "{{secrets.x}}", scopes: [read], redirect_port: 8085}`, "", ""},
+		{`{issuers: ["http://127.0.0.1:9"]}`, "allow_local_endpoint: true", ""},
+		{`{}`, "", "issuers: is missing"},
+		{`{issuer: "https://as.example.com"}`, "", "did you mean issuers"},
+		{`{issuers: []}`, "", "issuers"},
+		{`{issuers: ["http://as.example.com"]}`, "", "want https://"},
+		{`{issuers: ["http://10.0.0.1"]}`, "allow_local_endpoint: true", "want https://"},
+		{`{issuers: ["https://127.0.0.1"]}`, "", "only with allow_local_endpoint: true"},
+		{`{issuers: ["https://169.254.169.254"]}`, "allow_local_endpoint: true", "no local endpoint"},
+		{`{issuers: ["https://u:hunter2@as.example.com"]}`, "", "want https://HOST"},
+		{`{issuers: ["https://as.example.com/{{secrets.x}}"]}`, "", "env and headers only"},
+		{`{issuers: ["https://as.example.com"], hosts: ["https://a.example.com"]}`, "", "want HOST or HOST:PORT"},
+		{`{issuers: ["https://as.example.com"], hosts: ["*.example.com"]}`, "", "want HOST or HOST:PORT"},
+		{`{issuers: ["https://as.example.com"], hosts: [localhost]}`, "", "only with allow_local_endpoint: true"},
+		{`{issuers: ["https://as.example.com"], client_secret: hunter2}`, "", "belongs to a client_id"},
+		{`{issuers: ["https://as.example.com"], client_metadata_url: "https://a.example.com"}`, "", "client id metadata document"},
+		{`{issuers: ["https://as.example.com"], scopes: ["a b"]}`, "", "is not a scope"},
+		{`{issuers: ["https://as.example.com"]}`, "headers: {authorization: hunter2}", "cannot stand beside oauth"},
+	} {
+		doc := "mcp_servers:\n- id: a\n  url: https://mcp.example.com/mcp\n  oauth: " + tc.oauth + "\n"
+		if tc.more != "" {
+			doc += "  " + tc.more + "\n"
+		}
+		if strings.HasPrefix(tc.more, "allow") {
+			doc = strings.Replace(doc, "https://mcp.example.com", "https://127.0.0.1:9", 1)
+		}
+		cfg, err := parse("/", "c.yaml", doc, env(map[string]string{"SANDBOXD_SECRET_X": "hunter2"}))
+		switch {
+		case tc.says == "" && err != nil, tc.says != "" && (err == nil || !strings.Contains(err.Error(), tc.says)):
+			t.Errorf("%s: got %v, want %q", tc.oauth, err, tc.says)
+		case err != nil && strings.Contains(err.Error(), "hunter2"):
+			t.Errorf("%s: %v", tc.oauth, err)
+		case err == nil && strings.Contains(fmt.Sprintf("%+v", cfg.Servers[0].OAuth), "hunter2"):
+			t.Errorf("%+v", cfg.Servers[0].OAuth)
+		}
+	}
+	_, err := parse("/", "c.yaml", "mcp_servers:\n- {id: a, command: x, oauth: {issuers: [\"https://as.example.com\"]}}\n", env(nil))
+	if err == nil || !strings.Contains(err.Error(), "is for network servers") {
+		t.Errorf("oauth for a stdio server: %v", err)
 	}
 }
 

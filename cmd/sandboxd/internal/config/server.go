@@ -15,7 +15,7 @@ import (
 var (
 	commonKeys  = []string{"id", "label", "transport", "tools_allowlist", "include", "renames", "descriptions", "pin", "sharing", "idle_stop", "call_timeout", "max_in_flight", "max_waiting", "required", "autostart"}
 	stdioKeys   = []string{"command", "args", "env", "policy", "isolation", "mounts", "warm"}
-	networkKeys = []string{"url", "headers", "allow_local_endpoint"}
+	networkKeys = []string{"url", "headers", "allow_local_endpoint", "oauth"}
 	serverKeys  = slices.Concat(commonKeys, stdioKeys, networkKeys)
 )
 

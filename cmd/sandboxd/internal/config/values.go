@@ -90,6 +90,7 @@ func (f *file) network(m strict.Map, s *Server) {
 		}
 		seen[name] = true
 	}
+	f.oauth(m, s)
 	s.URL = m.String("url")
 	f.noSecret(m.Get("url"), m.Path("url"))
 	if s.URL == "" {
