@@ -45,8 +45,9 @@ func New(cfg Config) (*Runtime, error) {
 // Start implements sandbox.Runtime for Spec.Isolation wasm-inprocess and wasm.
 //
 // Of Spec.Limits, memory, open files and wall clock hold in both tiers; there
-// are no processes to count, no private tmpfs to bound, and CPUs are not
-// limited. Spec.Dir becomes PWD, which is what WASI guests go by.
+// are no processes to count and no private tmpfs to bound. CPUs hold in tier
+// wasm, for the sandboxes of one worker together: a tenant's of one module.
+// In process a guest has one processor, whatever the limit says. Spec.Dir becomes PWD, which is what WASI guests go by.
 func (r *Runtime) Start(ctx context.Context, spec sandbox.Spec, egress sandbox.Egress) (sandbox.Sandbox, error) {
 	if err := r.begin(); err != nil {
 		return nil, errors.Join(err, closeEgress(egress))

@@ -142,7 +142,7 @@ func (c suiteCase) reference(t *testing.T) string {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	r := wazero.NewRuntimeWithConfig(ctx, wazero.NewRuntimeConfigInterpreter().WithCloseOnContextDone(true))
-	defer r.Close(context.Background()) //nolint:errcheck // nothing of it is used again
+	defer r.Close(context.Background())
 	wasi_snapshot_preview1.MustInstantiate(ctx, r)
 	var out, errs bytes.Buffer
 	fs := wazero.NewFSConfig()

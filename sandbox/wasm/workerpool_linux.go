@@ -145,7 +145,10 @@ func (p *workerPool) launch(key workerKey, s *workerSlot, img sandbox.Image) {
 	if abandoned {
 		w.kill(errIdle)
 	}
+	var governed sync.WaitGroup
+	governed.Go(w.govern)
 	w.serve()
+	governed.Wait()
 	p.mu.Lock()
 	if p.byKey[key] == s {
 		delete(p.byKey, key)
