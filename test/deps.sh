@@ -15,6 +15,7 @@ want node nodejs
 want npm npm
 want python3 python3
 want setpriv util-linux
+want systemd-analyze systemd
 want dpkg-deb dpkg
 want pkg-config pkg-config
 # Guests of the WASM tier in C and Rust.

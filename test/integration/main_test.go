@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,6 +31,7 @@ var program, cache, parts string
 var operator string
 
 func TestMain(m *testing.M) {
+	confineMain()
 	code, err := runAll(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "integration:", err)
@@ -87,11 +89,20 @@ type engine struct {
 	cmd         *exec.Cmd
 	log         *syncBuffer
 	done        chan struct{}
+	under       []string // a command that runs it, before its own
 }
 
 // startEngine starts an engine, with more arguments if need be, that ends with
 // the test.
 func startEngine(t testing.TB, more ...string) *engine {
+	t.Helper()
+	e := newEngine(t)
+	e.start(more...)
+	return e
+}
+
+// newEngine makes its folders. Whoever starts it, the test's end ends it.
+func newEngine(t testing.TB) *engine {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "sbe-") // short: Unix sockets live below it
 	if err != nil {
@@ -107,7 +118,6 @@ func startEngine(t testing.TB, more ...string) *engine {
 			t.Errorf("the engine's folder could not be removed: %v", err)
 		}
 	})
-	e.start(more...)
 	return e
 }
 
@@ -122,7 +132,8 @@ func (e *engine) args(more ...string) []string {
 func (e *engine) start(more ...string) {
 	e.t.Helper()
 	e.log = &syncBuffer{}
-	e.cmd = exec.Command(program, e.args(more...)...)
+	command := append(append(slices.Clone(e.under), program), e.args(more...)...)
+	e.cmd = exec.Command(command[0], command[1:]...)
 	e.cmd.Stderr = e.log
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := e.cmd.Start(); err != nil {
