@@ -52,6 +52,19 @@ func AggregateName(slug, tool string) string {
 	return shorten(full, slug+"\x00"+tool, maxToolName)
 }
 
+// PublishedName is the name of a published workflow's tool: the prefix and the
+// id, whose every character beside A-Z a-z 0-9 _ - becomes an underscore,
+// shortened stably to 64 characters.
+func PublishedName(prefix, id string) string {
+	plain := strings.Map(func(r rune) rune {
+		if (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-' {
+			return '_'
+		}
+		return r
+	}, id)
+	return shorten(prefix+plain, prefix+"\x00"+id, maxToolName)
+}
+
 // ownsName says whether the server with this slug may use that aggregate
 // name: a longer slug that fits the name too owns it, whether or not that
 // server runs now, so that no server can ever stand in for another.
