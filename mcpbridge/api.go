@@ -27,11 +27,15 @@ import (
 //	     /mcp/{server}  one server, raw; also as /mcp/{server}/mcp, since some
 //	                    clients put up with no path that does not end in /mcp
 //
-// Requests are checked for Host and Origin and by Config.Authorize first.
+// and what Config.Handlers adds. Requests are checked for Host and Origin and
+// by Config.Authorize first.
 func (r *Registry) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, route := range r.routes() {
 		mux.HandleFunc(route.pattern, route.serve)
+	}
+	for path, h := range r.cfg.Handlers {
+		mux.Handle(path, h)
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		writeError(w, errf(CodeNoPath, "no such path"))

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"path"
 	"path/filepath"
+	"regexp"
 	"time"
 
 	"github.com/sandboxd/sandboxd/mcpbridge/relay"
@@ -39,6 +40,9 @@ type Config struct {
 	// AllowedOrigins are the exact Origin values that browsers may come from,
 	// beside loopback ones on an allowed host; nil means none.
 	AllowedOrigins []string
+	// Handlers are served beside the registry's own paths, behind the same
+	// checks of Host, Origin and Authorize. The keys are paths without patterns.
+	Handlers map[string]http.Handler
 	// MaxBody bounds an HTTP request's body in bytes; 0 means 4 MiB.
 	MaxBody int64
 	// SessionIdle ends an MCP session that nobody used for that long; 0 means
@@ -65,6 +69,11 @@ type Config struct {
 	// Empty keeps that in memory.
 	StateDir string
 }
+
+var (
+	morePath = regexp.MustCompile(`^(/[A-Za-z0-9_-]+)+$`)
+	ownPath  = regexp.MustCompile(`^/(mcp|api|healthz)(/|$)`)
+)
 
 func listsDir(stateDir string) string {
 	if stateDir == "" {
@@ -194,6 +203,11 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.MaxBody < 0 || c.SessionIdle < 0 || c.MaxSessions < 0 || c.MaxCalls < 0 || c.MaxEventStreams < 0 || c.EventText < 0 {
 		return c, errors.New("mcpbridge: a negative limit")
+	}
+	for path, h := range c.Handlers {
+		if h == nil || !morePath.MatchString(path) || ownPath.MatchString(path) {
+			return c, fmt.Errorf("mcpbridge: Handlers: %q has no handler, is no plain path or is the registry's own", relay.Cut([]byte(path), 80))
+		}
 	}
 	if c.StateDir != "" && !filepath.IsAbs(c.StateDir) {
 		return c, errors.New("mcpbridge: StateDir is not absolute")

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -40,6 +42,7 @@ func newServe() *cobra.Command {
   POST /api/v1/automation/connectors/{name}/actions/{key}         call a tool
   /mcp                                                            all tools as one MCP endpoint
   /mcp/{server}                                                   one server, unchanged
+  /mcp-outbound                                                   an engine's workflows, where the config names some
 
 SIGHUP reads the files again: egress policies change at once, under running
 servers too, and connections that they forbid end. A fault leaves everything as
@@ -111,17 +114,21 @@ func (f *serveFlags) serve(ctx context.Context) error {
 	if bridge.StateDir, err = stateDir(cfg.Tenant); err != nil {
 		return err
 	}
+	pub, err := newPublished(l, cfg)
+	if err != nil {
+		return err
+	}
+	defer stopAtEnd(ctx, l.log, "runs", pub.Close)
+	if len(cfg.Outbound.Workflows) > 0 {
+		path := cmp.Or(cfg.Outbound.Path, config.DefaultOutboundPath)
+		bridge.Handlers = map[string]http.Handler{path: pub.Handler()}
+		fmt.Fprintf(os.Stderr, "sandboxd: publishing %d workflow(s) at http://%s%s\n", len(cfg.Outbound.Workflows), ln.Addr(), path)
+	}
 	registry, err := mcpbridge.New(bridge)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopBound)
-		defer cancel()
-		if err := registry.Close(ctx); err != nil {
-			l.log.Error("not every server could be stopped", "error", err)
-		}
-	}()
+	defer stopAtEnd(ctx, l.log, "servers", registry.Close)
 	if l.logins, err = newLogins(l.guard, cfg.Tenant, f.files, l.log); err != nil {
 		return err
 	}
@@ -129,13 +136,7 @@ func (f *serveFlags) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopBound)
-		defer cancel()
-		if err := warm.close(ctx); err != nil {
-			l.log.Error("not every sandbox that was kept ready could be stopped", "error", err)
-		}
-	}()
+	defer stopAtEnd(ctx, l.log, "sandboxes kept ready", warm.close)
 	if err := registry.Add(ctx, servers...); err != nil {
 		return err
 	}
@@ -145,13 +146,23 @@ func (f *serveFlags) serve(ctx context.Context) error {
 	background.Go(func() { reloads(reloading, hup, starters, load) })
 	background.Go(func() { l.logins.watch(reloading, registry.Retry) })
 	defer func() { stopReloading(); background.Wait() }()
-	return serveHTTP(ctx, ln, registry, len(servers), f.tokenFile)
+	return serveHTTP(ctx, ln, registry, pub, len(servers), f.tokenFile)
+}
+
+// stopAtEnd stops something within a bound, although ctx has ended.
+func stopAtEnd(ctx context.Context, log *slog.Logger, what string, stop func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopBound)
+	defer cancel()
+	if err := stop(ctx); err != nil {
+		log.Error("not everything could be stopped", "what", what, "error", err)
+	}
 }
 
 // serveHTTP serves until ctx ends, then lets calls under way finish.
-func serveHTTP(ctx context.Context, ln net.Listener, registry *mcpbridge.Registry, n int, tokenFile string) error {
+func serveHTTP(ctx context.Context, ln net.Listener, registry *mcpbridge.Registry, pub *published, n int, tokenFile string) error {
 	srv := &http.Server{Handler: registry.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
 	srv.RegisterOnShutdown(registry.Drain) // event streams never end by themselves
+	srv.RegisterOnShutdown(pub.Drain)
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(ln) }()
 	base := "http://" + ln.Addr().String()

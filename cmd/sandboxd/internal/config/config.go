@@ -34,6 +34,8 @@ type Config struct {
 	// Servers are those to serve, in the order of the files. Their IDs differ
 	// in more than case and punctuation, which names of tools may lose.
 	Servers []Server
+	// Outbound is what of an engine is published.
+	Outbound Outbound
 	// InFlight bounds the calls under way in all servers together, beside one
 	// for each; 0 is the bridge's default.
 	InFlight int

@@ -59,6 +59,7 @@ func read(opts Options, docs []document) (*Config, error) {
 		f.decode(cfg, d)
 	}
 	cfg.Servers = merge(files)
+	cfg.Outbound.Workflows = publish(files)
 	var faults strict.Faults
 	for _, f := range files {
 		var own strict.Faults
@@ -86,6 +87,8 @@ type file struct {
 	secrets  secrets
 	regs     []*registration
 	refs     []reference
+
+	published []published
 	// of policy files that it names
 	policyFaults   strict.Faults
 	policyWarnings []strict.Fault
@@ -106,7 +109,7 @@ func (f *file) decode(cfg *Config, d document) {
 	if root == nil {
 		return
 	}
-	m := f.r.Map(root, "", "listen", "tenant", "max_in_flight", "event_results", "secrets_dir", "servers", "mcp_servers")
+	m := f.r.Map(root, "", "listen", "tenant", "max_in_flight", "event_results", "secrets_dir", "servers", "mcp_servers", "outbound")
 	if s := m.String("listen"); s != "" {
 		cfg.Listen = s
 		f.listen(m, s)
@@ -126,6 +129,7 @@ func (f *file) decode(cfg *Config, d document) {
 	f.secretsDir(m)
 	f.named(m)
 	f.listed(m)
+	f.outbound(cfg, m)
 }
 
 func (f *file) listen(m strict.Map, s string) {
