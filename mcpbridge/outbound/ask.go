@@ -56,7 +56,7 @@ func (c *call) Ask(ctx context.Context, q Question) (Answer, error) {
 	case <-ctx.Done():
 		return Answer{}, context.Cause(ctx)
 	case <-c.ctx.Done():
-		return Answer{}, context.Cause(c.ctx)
+		return Answer{}, c.cause()
 	}
 	var r reply
 	select {
@@ -66,7 +66,7 @@ func (c *call) Ask(ctx context.Context, q Question) (Answer, error) {
 	case <-ctx.Done():
 		return Answer{}, context.Cause(ctx)
 	case <-c.ctx.Done():
-		return Answer{}, context.Cause(c.ctx)
+		return Answer{}, c.cause()
 	}
 	if r.err != nil {
 		return Answer{}, r.err

@@ -131,16 +131,19 @@ func (s *session) await(ctx context.Context, c *call, id []byte, key [32]byte, a
 		case <-c.ctx.Done():
 			// The run was told to end. Who waits need not wait for it.
 			var late timeoutError
-			if errors.As(context.Cause(c.ctx), &late) {
+			if errors.As(c.cause(), &late) {
 				return resultLine(id, textResult(late.Error(), true, a))
 			}
-			return relay.ErrorLine(id, -32000, context.Cause(c.ctx).Error())
+			return relay.ErrorLine(id, -32000, c.cause().Error())
 		case <-ctx.Done():
 			c.cancel(context.Cause(ctx))
 			return relay.ErrorLine(id, -32000, context.Cause(ctx).Error())
 		}
 	}
 }
+
+// cause says why the run was told to end, or is nil.
+func (c *call) cause() error { return context.Cause(c.ctx) }
 
 func (c *call) attach(a about) {
 	c.mu.Lock()

@@ -224,8 +224,12 @@ func TestBadQuestionsAndAnswers(t *testing.T) {
 		return got
 	}
 	for _, bad := range []outbound.Question{
-		{}, {Message: strings.Repeat("x", 5000)}, {Message: "m", URL: "javascript:alert(1)"}, {Message: "m", URL: "https://u:p@x.example"},
-		{Message: "m", URL: "https://x.example", Schema: json.RawMessage(`{"type":"object"}`)}, {Message: "m", Schema: json.RawMessage(`[]`)},
+		{},
+		{Message: strings.Repeat("x", 5000)},
+		{Message: "m", URL: "javascript:alert(1)"},
+		{Message: "m", URL: "https://u:p@x.example"},
+		{Message: "m", URL: "https://x.example", Schema: json.RawMessage(`{"type":"object"}`)},
+		{Message: "m", Schema: json.RawMessage(`[]`)},
 		{Message: "m", Schema: json.RawMessage(`{"type":"object","properties":{"a":{"type":"object"}}}`)},
 		{Message: "m", Schema: json.RawMessage(`{"type":"object","$ref":"https://x.example/s"}`)},
 	} {

@@ -1,7 +1,6 @@
 package outbound
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -60,7 +59,7 @@ func (e timeoutError) Error() string {
 func (s *session) outcome(c *call, id []byte, a about) []byte {
 	outputs, err := c.outputs, c.err
 	var late timeoutError
-	switch cause := context.Cause(c.ctx); {
+	switch cause := c.cause(); {
 	case errors.As(cause, &late):
 		return resultLine(id, textResult(late.Error(), true, a))
 	case err != nil && (errors.Is(cause, errCancelled) || errors.Is(cause, errClosed)):

@@ -107,7 +107,7 @@ func (s *session) Receive(_ context.Context, m relay.Message, raw []byte) error 
 			s.cancelled(m.Params.Of(raw))
 		}
 	case relay.Request:
-		return s.request(m, raw)
+		return s.request(m, raw) //nolint:contextcheck // a request is cancelled by its own message
 	case relay.Batch, relay.Stray:
 		s.fail(nil, -32600, "one JSON-RPC message at a time is taken")
 	}
@@ -139,7 +139,7 @@ func (s *session) request(m relay.Message, raw []byte) error {
 	}
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	s.open[k] = cancel
-	s.wg.Go(func() { //nolint:contextcheck // a request is cancelled by its own message
+	s.wg.Go(func() {
 		answer := s.answer(ctx, m.Method, id, m.Params.Of(raw))
 		cancel(nil)
 		s.mu.Lock()

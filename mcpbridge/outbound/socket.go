@@ -68,10 +68,10 @@ func (p *Publisher) serveSocket(w http.ResponseWriter, r *http.Request) {
 	defer k.conn.CloseNow() //nolint:errcheck // nothing is left to be lost
 	k.conn.SetReadLimit(p.cfg.MaxBody)
 	s := p.open(k.write)
-	k.serve(s)
+	k.serve(s) //nolint:contextcheck // the connection outlives its request
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.ctx), 20*time.Second)
 	defer cancel()
-	if err := s.Close(ctx); err != nil {
+	if err := s.Close(ctx); err != nil { //nolint:contextcheck // and what it began is ended also after it has
 		p.cfg.Logger.Warn("a WebSocket's session did not close cleanly", "error", plain(err.Error()))
 	}
 }

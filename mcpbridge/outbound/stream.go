@@ -31,7 +31,7 @@ func (p *Publisher) ServeStdio(ctx context.Context, in io.Reader, out io.Writer)
 		}
 	})
 	var reading sync.WaitGroup
-	reading.Go(func() { cancel(s.readLines(in)) }) //nolint:contextcheck // the streams' end is the session's
+	reading.Go(func() { cancel(s.readLines(in)) })
 	<-ctx.Done()
 	err := context.Cause(ctx)
 	stop, done := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)

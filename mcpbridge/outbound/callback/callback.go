@@ -97,8 +97,8 @@ func (w *Workflow) Run(ctx context.Context, inputs json.RawMessage, caller outbo
 	if res.StatusCode != http.StatusOK || err != nil || t != ContentType {
 		return nil, refusal(res, t)
 	}
-	r := &run{w: w, ctx: ctx, cancel: cancel, caller: caller, asked: map[string]bool{}, body: res.Body}
-	outputs, ended, err := r.follow()
+	r := &run{w: w, cancel: cancel, caller: caller, asked: map[string]bool{}, body: res.Body}
+	outputs, ended, err := r.follow(ctx)
 	cancel(err)
 	_ = res.Body.Close()
 	r.wg.Wait()

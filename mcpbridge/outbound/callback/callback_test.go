@@ -299,7 +299,10 @@ func TestNoEngine(t *testing.T) {
 		t.Error(err)
 	}
 	for _, cfg := range []callback.Config{
-		{}, {ID: "x", URL: "ftp://h/", Client: &http.Client{}}, {ID: "x", URL: "http://u:p@h/", Client: &http.Client{}}, {ID: "x", URL: "http://h/"},
+		{},
+		{ID: "x", URL: "ftp://h/", Client: &http.Client{}},
+		{ID: "x", URL: "http://u:p@h/", Client: &http.Client{}},
+		{ID: "x", URL: "http://h/"},
 		{URL: "http://h/", Client: &http.Client{}},
 	} {
 		if _, err := callback.New(cfg); err == nil {

@@ -17,7 +17,6 @@ import (
 // run is one run that the engine has started.
 type run struct {
 	w      *Workflow
-	ctx    context.Context
 	cancel context.CancelCauseFunc
 	caller outbound.Caller
 	body   io.Reader
@@ -50,14 +49,14 @@ func (b *bounded) Read(p []byte) (int, error) {
 
 // follow reads events until the run ends. ended says that the engine itself
 // has ended it.
-func (r *run) follow() (outputs json.RawMessage, ended bool, err error) {
+func (r *run) follow(ctx context.Context) (outputs json.RawMessage, ended bool, err error) {
 	src := &bounded{r.body, r.w.cfg.MaxStream}
 	lines := relay.NewReader(src, r.w.cfg.MaxEvent)
 	for {
 		l, err := lines.Next()
 		switch {
-		case r.ctx.Err() != nil:
-			return nil, false, context.Cause(r.ctx)
+		case ctx.Err() != nil:
+			return nil, false, context.Cause(ctx)
 		case errors.Is(err, io.EOF):
 			return nil, false, errors.New("the engine's stream ended before the run did")
 		case errors.Is(err, errEndless), errors.Is(err, relay.ErrEndless), src.left <= 0 && !l.Newline:
@@ -84,7 +83,7 @@ func (r *run) follow() (outputs json.RawMessage, ended bool, err error) {
 		case "run":
 			err = r.named(ev.URL)
 		case "ask":
-			err = r.ask(ev)
+			err = r.ask(ctx, ev)
 		}
 		if err != nil {
 			return nil, false, err
@@ -107,7 +106,7 @@ func (r *run) named(at string) error {
 }
 
 // ask asks the client's user, while the stream is read on.
-func (r *run) ask(ev event) error {
+func (r *run) ask(ctx context.Context, ev event) error {
 	r.mu.Lock()
 	full := r.open >= maxAsks
 	if !full {
@@ -124,9 +123,9 @@ func (r *run) ask(ev event) error {
 	}
 	r.asked[ev.ID] = true
 	r.wg.Go(func() {
-		answer, err := r.caller.Ask(r.ctx, outbound.Question{Message: ev.Message, Schema: ev.Schema, URL: ev.URL})
+		answer, err := r.caller.Ask(ctx, outbound.Question{Message: ev.Message, Schema: ev.Schema, URL: ev.URL})
 		if err == nil {
-			err = r.answer(ev.ID, answer)
+			err = r.answer(ctx, ev.ID, answer)
 		}
 		r.mu.Lock()
 		r.open--
@@ -139,7 +138,7 @@ func (r *run) ask(ev event) error {
 }
 
 // answer posts a person's answer to the run's address.
-func (r *run) answer(id string, a outbound.Answer) error {
+func (r *run) answer(ctx context.Context, id string, a outbound.Answer) error {
 	body, err := json.Marshal(struct {
 		ID      string          `json:"id"`
 		Action  outbound.Action `json:"action"`
@@ -148,7 +147,7 @@ func (r *run) answer(id string, a outbound.Answer) error {
 	if err != nil {
 		return errors.New("the answer cannot be sent")
 	}
-	ctx, cancel := context.WithTimeout(r.ctx, sideTimeout)
+	ctx, cancel := context.WithTimeout(ctx, sideTimeout)
 	defer cancel()
 	res, err := r.w.do(ctx, http.MethodPost, r.url, body)
 	if err != nil {
