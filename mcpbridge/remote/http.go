@@ -52,7 +52,7 @@ func (s *Server) newRequest(ctx context.Context, method string, body []byte) (*h
 
 // describe sets the headers that the stateless revision wants repeated from
 // the body (2026-07-28, Transports).
-func describe(req *http.Request, m relay.Message, line []byte) {
+func (s *Server) describe(req *http.Request, m relay.Message, line []byte) {
 	params := m.Params.Of(line)
 	meta, ok := relay.Member(params, "_meta")
 	if !ok {
@@ -72,6 +72,9 @@ func describe(req *http.Request, m relay.Message, line []byte) {
 	var name string
 	if at, ok := relay.Member(params, member); ok && json.Unmarshal(at.Of(params), &name) == nil {
 		req.Header.Set("Mcp-Name", headerValue(name))
+		if m.Method == "tools/call" {
+			s.params.set(req.Header, name, params)
+		}
 	}
 }
 
@@ -112,7 +115,7 @@ func (s *Server) post(ctx context.Context, m relay.Message, line []byte) (*http.
 	if err != nil {
 		return nil, err
 	}
-	describe(req, m, line)
+	s.describe(req, m, line)
 	return s.do(req)
 }
 
@@ -148,9 +151,13 @@ func (s *Server) request(ctx context.Context, m relay.Message, line []byte) {
 			return
 		}
 		if res.StatusCode != http.StatusNotFound || old == "" || m.Method == "initialize" {
-			s.response(ctx, m, id, res)
+			more := s.response(ctx, m, id, res, again)
 			_ = res.Body.Close()
-			return
+			if !more {
+				return
+			}
+			s.learnParams(ctx, m, line)
+			continue
 		}
 		_ = res.Body.Close()
 		err = errors.New("the server has ended the session")
@@ -167,14 +174,15 @@ func (s *Server) request(ctx context.Context, m relay.Message, line []byte) {
 	}
 }
 
-// response passes on what a server answered to a request.
-func (s *Server) response(ctx context.Context, m relay.Message, id []byte, res *http.Response) {
+// response passes on what a server answered to a request. It is true where the
+// request lacked headers, and there is another try.
+func (s *Server) response(ctx context.Context, m relay.Message, id []byte, res *http.Response, again bool) (more bool) {
 	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	switch {
 	case s.cfg.Transport == SSE && res.StatusCode < 300:
-		return // its answer comes with the stream
+		return false // its answer comes with the stream
 	case kind == "application/json":
-		s.answer(m, id, res)
+		return s.answer(m, id, res, again)
 	case res.StatusCode == http.StatusOK && kind == "text/event-stream":
 		s.adopt(m, res)
 		if !s.follow(ctx, m, id, res.Body) && ctx.Err() == nil {
@@ -183,6 +191,7 @@ func (s *Server) response(ctx context.Context, m relay.Message, id []byte, res *
 	default:
 		s.fail(id, "the server answered "+status(res.StatusCode)+noAnswer(m, res))
 	}
+	return false
 }
 
 // noAnswer is the next step for a status that answers no request.
@@ -196,36 +205,41 @@ func noAnswer(m relay.Message, res *http.Response) string {
 	return ", which is no answer to a request"
 }
 
-// answer passes on a JSON body, if it is the request's answer.
-func (s *Server) answer(m relay.Message, id []byte, res *http.Response) {
+// answer passes on a JSON body, if it is the request's answer. It is true as
+// response is.
+func (s *Server) answer(m relay.Message, id []byte, res *http.Response, again bool) (more bool) {
 	body, err := io.ReadAll(io.LimitReader(res.Body, int64(s.cfg.MaxMessage)+1))
 	switch {
 	case err != nil:
 		s.fail(id, "the server's answer was cut off")
-		return
+		return false
 	case len(body) > s.cfg.MaxMessage:
 		s.fail(id, fmt.Sprintf("the server's answer is over %d bytes", s.cfg.MaxMessage))
-		return
+		return false
+	}
+	if again && mismatch(m, res, body) {
+		return true
 	}
 	s.adopt(m, res)
 	if answers(body, id) {
 		s.learn(m, body)
 		s.emit(body)
-		return
+		return false
 	}
 	if rm, err := relay.Peek(body); err == nil && rm.Kind == relay.Batch {
 		for _, el := range relay.Elements(body) {
 			if answers(el, id) {
 				s.emit(bytes.Clone(body))
-				return
+				return false
 			}
 		}
 	}
 	if res.StatusCode >= 300 {
 		s.fail(id, "the server answered "+status(res.StatusCode)+noAnswer(m, res))
-		return
+		return false
 	}
 	s.fail(id, "the server answered "+status(res.StatusCode)+" with something else than an answer")
+	return false
 }
 
 // answers says whether a message is the response to an id. An error without an
@@ -252,8 +266,11 @@ func (s *Server) adopt(m relay.Message, res *http.Response) {
 	}
 }
 
-// learn keeps the version that was negotiated.
+// learn keeps the version that was negotiated, and which headers tools want.
 func (s *Server) learn(m relay.Message, raw []byte) {
+	if m.Method == "tools/list" {
+		s.params.learn(raw)
+	}
 	if m.Method != "initialize" {
 		return
 	}

@@ -92,6 +92,7 @@ type Server struct {
 	version  string // negotiated, for the header
 	endpoint string // where messages go
 	open     map[string]context.CancelFunc
+	params   params
 	past     past // what a new session needs of the old one
 
 	renewing chan struct{} // held while a session is replaced

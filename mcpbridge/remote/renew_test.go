@@ -129,3 +129,51 @@ func TestASessionThatCameBackDifferentEnds(t *testing.T) {
 		t.Errorf("%+v", exit)
 	}
 }
+
+// A session that is lost while nobody calls is begun again by the stream for
+// what is unasked.
+func TestTheListenerBeginsAgain(t *testing.T) {
+	var mu sync.Mutex
+	session, streams := 0, 0
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		var m message
+		if r.Method == http.MethodPost {
+			b, _ := io.ReadAll(r.Body)
+			_ = json.Unmarshal(b, &m)
+		}
+		own := r.Header.Get(sessionHeader) == fmt.Sprint("s-", session)
+		switch {
+		case m.Method == "initialize":
+			session++
+			w.Header().Set(sessionHeader, fmt.Sprint("s-", session))
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, helloAgain)
+		case !own:
+			w.WriteHeader(http.StatusNotFound)
+		case r.Method == http.MethodGet:
+			streams++
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = fmt.Fprintf(w, "retry: 1\nid: 7\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/x%d\"}\n\n", streams)
+			if streams == 1 {
+				session = 100 // forgotten; the stream ends
+			}
+		default:
+			w.WriteHeader(http.StatusAccepted)
+		}
+	})
+	s, err := start(t, Config{URL: url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	notes := make(chan string, 10)
+	if _, err := client.Connect(t.Context(), s, client.Options{Notify: func(method string, _ json.RawMessage) { notes <- method }}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"notifications/x1", "notifications/tools/list_changed", "notifications/x2"} {
+		if got := <-notes; got != want {
+			t.Errorf("heard %s, want %s", got, want)
+		}
+	}
+}
