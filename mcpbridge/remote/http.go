@@ -383,6 +383,7 @@ func (s *Server) listen() {
 			}
 			lastID = ""
 			failures++ // until a stream opens
+			continue
 		default:
 			failures++
 		}

@@ -56,7 +56,9 @@ func (l *Login) Receive(ctx context.Context, ln net.Listener) (url.Values, error
 	if srv.Shutdown(stop) != nil {
 		_ = srv.Close()
 	}
-	_ = <-done // ErrServerClosed
+	if served := <-done; err == nil && !errors.Is(served, http.ErrServerClosed) {
+		err = served
+	}
 	return q, err
 }
 

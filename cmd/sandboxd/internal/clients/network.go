@@ -41,8 +41,6 @@ func (im *importer) network(e *entry, s *serverOut, rep *ServerReport) bool {
 		s.Transport = "sse"
 	case "websocket", "ws":
 		s.Transport = "websocket"
-		rep.State = StateHeld
-		rep.remark("it speaks websocket, which is not served")
 	default:
 		rep.remark("its transport %s is not known", shown(e.transport))
 		return false
