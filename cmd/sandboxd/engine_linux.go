@@ -103,7 +103,7 @@ func (f *engineFlags) serve(ctx context.Context) error {
 	}()
 	host, err := container.New(container.Config{
 		Address: d.Address(), Runc: parts.runc, Runsc: parts.runsc, Shim: parts.shim, Init: parts.init,
-		StateDir: filepath.Join(f.state, "boxes"), Instance: f.instance, Keeper: true, Logger: log,
+		StateDir: filepath.Join(f.state, "boxes"), Instance: f.instance, Keeper: true, Ahead: true, Logger: log,
 		IDBase: f.bounds.idBase, IDCount: f.bounds.idCount, KeepImages: f.bounds.keep,
 	})
 	if err != nil {

@@ -199,7 +199,7 @@ func (h *host) collectFolders() error {
 	return errors.Join(errs...)
 }
 
-// collectSnapshots removes those of starts that never got to a container.
+// collectSnapshots removes the views of layers that were being found.
 func (h *host) collectSnapshots(ctx context.Context) error {
 	sn := h.cl.SnapshotService(snapshotter)
 	var keys []string
@@ -221,8 +221,8 @@ func (h *host) collectSnapshots(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// collectLeases lets containerd's own collector take what starts and imports
-// of a dead engine held.
+// collectLeases lets containerd's own collector take what imports of a dead
+// engine held.
 func (h *host) collectLeases(ctx context.Context) error {
 	all, err := h.cl.LeasesService().List(ctx, h.filter())
 	if err != nil {

@@ -66,6 +66,9 @@ type Config struct {
 	// IDBase and IDCount give the host ids of which each sandbox gets 65536;
 	// zero means 1879048192 and 4000.
 	IDBase, IDCount uint32
+	// Ahead keeps the namespaces of one further sandbox ready for each kind that
+	// was started before, with a gateway or without.
+	Ahead bool
 	// MaxArchiveBytes and MaxUnpackedBytes bound an imported image; zero means
 	// 4 GiB and 8 GiB.
 	MaxArchiveBytes, MaxUnpackedBytes int64

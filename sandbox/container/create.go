@@ -14,13 +14,11 @@ import (
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/pkg/cio"
-	"github.com/containerd/errdefs"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// leaseBound is when containerd may drop what a start or an import of a dead
-// engine holds, if no Collect comes first.
+// leaseBound is when containerd may drop what an import of a dead engine holds, if no Collect comes first.
 const leaseBound = time.Hour
 
 // callBound is how long a start's calls to containerd may take together, once
@@ -34,28 +32,24 @@ const callBound = time.Minute
 func (h *host) create(ctx context.Context, b *box, p plan) error {
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), callBound)
 	defer cancel()
-	img, err := h.cl.GetImage(ctx, imageName(p.spec.Image.Digest))
-	if errdefs.IsNotFound(err) {
-		return fmt.Errorf("%w: image %s has not been imported", sandbox.ErrInvalid, p.spec.Image.Digest)
-	}
+	image := p.spec.Image.Digest
+	l, err := h.lower(ctx, image)
 	if err != nil {
 		return err
 	}
-	// The lease holds the snapshot until the container's record does.
-	b.cleanup.add("lease", func(ctx context.Context) error { return h.unlease(ctx, b.id) })
-	call, err = h.lease(call, b.id)
-	if err = either(err, ctx.Err()); err != nil {
-		return err
-	}
 	b.cleanup.add("container", func(ctx context.Context) error { return h.removeContainer(ctx, b.id, b.group) })
-	root, err := h.rootfs(call, img, p, filepath.Join(h.boxDir(b.id), "mnt"))
-	if err = either(err, ctx.Err()); err != nil {
-		return err
-	}
+	// From here on the container's record holds the layers.
 	c, err := h.cl.NewContainer(call, b.id,
-		client.WithImageName(img.Name()), client.WithContainerLabels(h.boxLabels(b.id, p.spec)),
+		client.WithImageName(imageName(image)), client.WithContainerLabels(h.boxLabels(l.snapshot, p.spec)),
 		client.WithRuntime(h.runtime(), &apioptions.Options{BinaryName: h.entry(p.spec.Isolation), Root: h.runtimeDir()}),
 		client.WithSpec(h.spec(p)))
+	if err = either(err, ctx.Err()); err != nil {
+		return err
+	}
+	root, err := mountRootfs(l, p.kit, h.boxDir(b.id))
+	if err = errors.Join(err, p.kit.mapped()); err != nil {
+		h.forgetLayers(image) // which may have been removed, and brought again
+	}
 	if err = either(err, ctx.Err()); err != nil {
 		return err
 	}
@@ -74,10 +68,23 @@ func (h *host) run(ctx, call context.Context, b *box) error {
 	if b.exited, err = b.task.Wait(wait); err != nil {
 		return err
 	}
-	if err := either(b.task.Start(call), ctx.Err()); err != nil {
+	if err := either(h.started(call, b.task), ctx.Err()); err != nil {
 		return err
 	}
-	return errors.Join(b.io.started(), unstage(filepath.Join(h.boxDir(b.id), "mnt")), h.unlease(call, b.id))
+	return errors.Join(b.io.started(), unstage(filepath.Join(h.boxDir(b.id), "mnt")))
+}
+
+// started tells containerd that the task runs, which the entry script had the
+// runtime begin. One that has ended since has been started, too.
+func (h *host) started(ctx context.Context, task client.Task) error {
+	err := task.Start(ctx)
+	if err == nil {
+		return nil
+	}
+	if s, e := task.Status(ctx); e == nil && s.Status == client.Stopped {
+		return nil
+	}
+	return err
 }
 
 // either is the first of two errors that is one.
@@ -105,8 +112,8 @@ func (h *host) entry(tier sandbox.Isolation) string {
 	return filepath.Join(h.cfg.StateDir, "bin", name)
 }
 
-func (h *host) boxLabels(id string, s sandbox.Spec) map[string]string {
-	l := map[string]string{labelTenant: cut(s.Tenant), labelName: cut(s.Name), labelSnapshot: id}
+func (h *host) boxLabels(snapshot string, s sandbox.Spec) map[string]string {
+	l := map[string]string{labelTenant: cut(s.Tenant), labelName: cut(s.Name), labelSnapshot: snapshot}
 	for k, v := range h.labels {
 		l[k] = v
 	}

@@ -25,7 +25,7 @@ import (
 type host struct {
 	cfg    Config
 	cl     *client.Client
-	ids    *idPool
+	kits   *kits
 	lock   *os.File // flock on StateDir, for as long as the Host lives
 	labels map[string]string
 	idRE   *regexp.Regexp // finds the id of a box of this instance
@@ -39,6 +39,7 @@ type host struct {
 	mu       sync.Mutex
 	closed   bool
 	boxes    map[string]*box
+	layers   map[string]layers    // by the image's digest
 	starting map[string]bool      // boxes, and imports by their leases
 	used     map[string]time.Time // images, by name, since the last sweep
 	starts   sync.WaitGroup       // as many as starting holds
@@ -61,10 +62,10 @@ func New(cfg Config) (Host, error) {
 		return nil, err
 	}
 	h := &host{
-		cfg: cfg, lock: lock, ids: newIDPool(cfg.IDBase, cfg.IDCount),
+		cfg: cfg, lock: lock, kits: newKits(newIDPool(cfg.IDBase, cfg.IDCount), cfg.Ahead),
 		labels: map[string]string{labelInstance: cfg.Instance},
 		idRE:   regexp.MustCompile("sb-" + cfg.Instance + "-[0-9a-f]{16}"),
-		boxes:  map[string]*box{}, starting: map[string]bool{}, used: map[string]time.Time{},
+		boxes:  map[string]*box{}, starting: map[string]bool{}, used: map[string]time.Time{}, layers: map[string]layers{},
 	}
 	if err := h.writeStatic(); err != nil {
 		return nil, errors.Join(err, lock.Close())
@@ -162,14 +163,28 @@ func (h *host) writeStatic() error {
 // container's stdio to the box's fifos, so that bytes go straight between the
 // guest and the caller and the shim copies none of them, and it adds the
 // flags that the runc shim has no option for.
+//
+// All that a box needs is there before it is created, so that nothing is to be
+// done between that and its start: one run of the runtime does both, and the
+// guest gets going while the shim and containerd take note.
 func entryScript(runtime, flags, boxes string) string {
 	return fmt.Sprintf(`#!/bin/sh
 # Written by sandboxd; replaced at each start.
-for id; do :; done
-case " $* " in
-*' create '*)
+verb=
+for id; do
+	case $id in create | start) verb=$id ;; esac
+done
+case $verb in
+create)
 	d='%[3]s'/"$id"
+	n=$#
+	for a; do
+		case $a in create) set -- "$@" run --detach ;; *) set -- "$@" "$a" ;; esac
+	done
+	shift "$n"
 	exec '%[1]s' %[2]s "$@" <"$d/in" >"$d/out" 2>"$d/err" ;;
+start)
+	exit 0 ;;
 esac
 exec '%[1]s' %[2]s "$@"
 `, runtime, flags, boxes)
@@ -212,7 +227,7 @@ func (h *host) Close(ctx context.Context) error {
 		wg.Go(func() { errs[i] = b.Stop(ctx) })
 	}
 	wg.Wait()
-	return errors.Join(append(errs, h.keeper.close(), h.removeShared(), h.cl.Close(), h.lock.Close())...)
+	return errors.Join(append(errs, h.kits.close(), h.keeper.close(), h.removeShared(), h.cl.Close(), h.lock.Close())...)
 }
 
 // nullNetns is the empty network namespace that runsc mounts for all boxes.

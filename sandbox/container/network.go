@@ -40,9 +40,9 @@ type network struct {
 	rules   *ruleset
 }
 
-// newNetwork makes the namespaces and, with a gateway, the link, the rules
-// and the sockets that it puts into files.
-func newNetwork(gateway bool, openings []Opening, files *Files) (_ *network, err error) {
+// newNetwork makes the namespaces and, with a gateway, the link and the rules,
+// which let nothing through yet.
+func newNetwork(gateway bool) (_ *network, err error) {
 	n := &network{}
 	defer func() {
 		if err != nil {
@@ -64,16 +64,22 @@ func newNetwork(gateway bool, openings []Opening, files *Files) (_ *network, err
 	if n.rules, err = newRuleset(n.gateway); err != nil {
 		return nil, err
 	}
+	return n, nil
+}
+
+// serve lets through what is open from the start, and puts the sockets of the
+// gateway, if there is one, into files.
+func (n *network) serve(openings []Opening, files *Files) error {
+	if n.gateway == nil {
+		return nil
+	}
 	if err := n.rules.open(openings); err != nil {
-		return nil, err
+		return err
 	}
 	if err := leadLocal(n.guest, localPorts(openings)); err != nil {
-		return nil, err
+		return err
 	}
-	if err := listen(n.gateway, files); err != nil {
-		return nil, err
-	}
-	return n, nil
+	return listen(n.gateway, files)
 }
 
 // path names the guest's namespace for the runtime, as long as this process

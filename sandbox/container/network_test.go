@@ -329,7 +329,10 @@ func TestOpensAsMuchAsAPolicyNeeds(t *testing.T) {
 		open = append(open, Opening{Prefix: netip.PrefixFrom(a, 24)})
 	}
 	var files Files
-	n, err := newNetwork(true, open, &files)
+	n, err := newNetwork(true)
+	if err == nil {
+		err = n.serve(open, &files)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// removeContainer removes a box's task, container and snapshot, as far as
-// they are there.
+// removeContainer removes a box's task and container, as far as they are
+// there.
 func (h *host) removeContainer(ctx context.Context, id, group string) error {
 	c, err := h.cl.LoadContainer(ctx, id)
 	if err == nil {
@@ -26,10 +26,7 @@ func (h *host) removeContainer(ctx context.Context, id, group string) error {
 			err = c.Delete(ctx)
 		}
 	}
-	if err := ignoreNotFound(err); err != nil {
-		return err
-	}
-	return ignoreNotFound(h.cl.SnapshotService(snapshotter).Remove(ctx, id))
+	return ignoreNotFound(err)
 }
 
 // deleteTask deletes a task, killing it if it still runs. Where the runtime
@@ -86,6 +83,8 @@ func removeBoxDir(dir string) error {
 			err = errors.Join(err, e)
 		}
 	}
+	// Nothing was ever mounted in it.
+	err = errors.Join(err, os.RemoveAll(filepath.Join(dir, topName)))
 	if e := os.Remove(dir); e != nil && !os.IsNotExist(e) {
 		err = errors.Join(err, e)
 	}

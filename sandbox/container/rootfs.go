@@ -4,13 +4,13 @@ package container
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 
-	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
@@ -20,84 +20,146 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
+// topName is a box's own layer, in its folder.
+const topName = "top"
+
 // labelSnapshot makes containerd's collector keep the snapshot that a
-// container's label names. (A container's own snapshot would be mounted by the
-// shim, see mountRootfs.)
+// container's label names: the topmost of its image's layers.
 const labelSnapshot = "containerd.io/gc.ref.snapshot." + snapshotter
 
 // maxMountData is the kernel's bound on a mount's options.
 const maxMountData = 4095
 
-// rootfs makes a writable snapshot of the image for the box and mounts it in
-// dir, the image's ids shifted to the box's. The writable layer holds only the
-// mount points that the runtime makes; the guest sees the root read-only.
-func (h *host) rootfs(ctx context.Context, img client.Image, p plan, dir string) (mount.Mount, error) {
+// lower finds the folders of an image's layers, the topmost first, and the name
+// of the topmost's snapshot, which holds the others. Where an image has been
+// used before, containerd is only asked whether it is still there: a layer's
+// folder is never another layer's.
+func (h *host) lower(ctx context.Context, dgst string) (layers, error) {
+	img, err := h.cl.GetImage(ctx, imageName(dgst))
+	if errdefs.IsNotFound(err) {
+		return layers{}, fmt.Errorf("%w: image %s has not been imported", sandbox.ErrInvalid, dgst)
+	}
+	if err != nil {
+		return layers{}, err
+	}
+	h.mu.Lock()
+	known, ok := h.layers[dgst]
+	h.mu.Unlock()
+	if ok {
+		return known, nil
+	}
 	diffs, err := img.RootFS(ctx)
 	if err != nil {
-		return mount.Mount{}, fmt.Errorf("read image: %w", err)
+		return layers{}, fmt.Errorf("read image: %w", err)
 	}
-	maps := idMappings(p.hostID)
-	ms, err := h.cl.SnapshotService(snapshotter).Prepare(ctx, p.id, identity.ChainID(diffs).String(),
-		client.WithUserNSRemapperLabels(maps, maps), snapshots.WithLabels(h.labels))
+	l := layers{snapshot: identity.ChainID(diffs).String()}
+	if l.folders, err = h.folders(ctx, l.snapshot); err != nil {
+		return layers{}, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.layers[dgst] = l
+	return l, nil
+}
+
+// layers are an image's, as they lie on the disk.
+type layers struct {
+	snapshot string
+	folders  []string
+}
+
+// forgetLayers has the next start of the image ask containerd.
+func (h *host) forgetLayers(dgst string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.layers, dgst)
+}
+
+// folders asks the snapshotter where a snapshot's layers are, by a view of it
+// that exists for a moment.
+func (h *host) folders(ctx context.Context, snapshot string) (_ []string, err error) {
+	view, err := newID("sb-" + h.cfg.Instance)
+	if err != nil {
+		return nil, err
+	}
+	sn := h.cl.SnapshotService(snapshotter)
+	ms, err := sn.View(ctx, view, snapshot, snapshots.WithLabels(h.labels))
 	if errdefs.IsNotFound(err) {
-		return mount.Mount{}, fmt.Errorf("%w: image %s is not unpacked", sandbox.ErrInvalid, p.spec.Image.Digest)
+		return nil, fmt.Errorf("%w: image %s is not unpacked", sandbox.ErrInvalid, snapshot)
 	}
 	if err != nil {
-		return mount.Mount{}, fmt.Errorf("prepare snapshot: %w", err)
+		return nil, fmt.Errorf("find layers: %w", err)
 	}
-	at, err := mountRootfs(ms, p.hostID, dir)
+	defer func() { err = errors.Join(err, ignoreNotFound(sn.Remove(context.WithoutCancel(ctx), view))) }()
+	if len(ms) == 1 && ms[0].Type == "bind" { // a single layer
+		return []string{ms[0].Source}, nil
+	}
+	if len(ms) == 1 && ms[0].Type == "overlay" {
+		for _, o := range ms[0].Options {
+			if list, ok := strings.CutPrefix(o, "lowerdir="); ok {
+				return strings.Split(list, ":"), nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("find layers: the snapshotter gave no overlay but %d mounts", len(ms))
+}
+
+// mountRootfs mounts the image's layers, their ids shifted to the box's, in
+// dir/mnt. On top lies an empty layer in dir, in which the runtime makes the
+// mount points; the guest sees the root read-only. containerd's shim could
+// mount, too, but it keeps the mapped layers in the host's temporary folder
+// meanwhile, where a kill in between leaves them, and nobody could tell whose
+// they are. In dir, a Collect finds them.
+func mountRootfs(l layers, k *kit, dir string) (mount.Mount, error) {
+	mnt := filepath.Join(dir, "mnt")
+	top, err := topLayer(filepath.Join(dir, topName), int(k.ids))
 	if err != nil {
+		return mount.Mount{}, err
+	}
+	if err := os.MkdirAll(mnt, 0o700); err != nil {
+		return mount.Mount{}, err
+	}
+	var lower []string
+	for i, layer := range l.folders {
+		at := filepath.Join(mnt, "layer"+strconv.Itoa(i))
+		if err := mapLayer(layer, at, k.idmap); err != nil {
+			return mount.Mount{}, fmt.Errorf("layer %d: %w", i, err)
+		}
+		lower = append(lower, at)
+	}
+	at := filepath.Join(mnt, "root")
+	if err := os.Mkdir(at, 0o700); err != nil {
+		return mount.Mount{}, err
+	}
+	opts := strings.Join(append(top, "lowerdir="+strings.Join(lower, ":")), ",")
+	if len(opts) > maxMountData {
+		return mount.Mount{}, fmt.Errorf("%w: the image has too many layers", sandbox.ErrInvalid)
+	}
+	if err := unix.Mount("overlay", at, "overlay", unix.MS_NODEV, opts); err != nil {
 		return mount.Mount{}, fmt.Errorf("mount root: %w", err)
 	}
 	return mount.Mount{Type: "bind", Source: at, Options: []string{"bind", "rw"}}, nil
 }
 
-// mountRootfs mounts an overlay whose lower layers are id-mapped. containerd's
-// shim could too, but it keeps the mapped layers in the host's temporary
-// folder meanwhile, where a kill in between leaves them, and nobody could tell
-// whose they are. In dir, a Collect finds them.
-func mountRootfs(ms []mount.Mount, first uint32, dir string) (string, error) {
-	if len(ms) != 1 || ms[0].Type != "overlay" {
-		return "", fmt.Errorf("the snapshotter gave no overlay but %d mounts", len(ms))
-	}
-	ids := fmt.Sprintf("0:%d:%d", first, idRange)
-	idmap, err := mount.GetUsernsFD(ids, ids)
-	if err != nil {
-		return "", fmt.Errorf("map ids: %w", err)
-	}
-	defer idmap.Close() //nolint:errcheck // the mounts hold the namespace
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", err
-	}
-	var data, lower []string
-	for _, o := range ms[0].Options {
-		key, value, _ := strings.Cut(o, "=")
-		switch key {
-		case "uidmap", "gidmap": // done here
-		case "lowerdir":
-			for i, layer := range strings.Split(value, ":") {
-				at := filepath.Join(dir, "layer"+strconv.Itoa(i))
-				if err := mapLayer(layer, at, idmap); err != nil {
-					return "", fmt.Errorf("layer %d: %w", i, err)
-				}
-				lower = append(lower, at)
-			}
-		default:
-			data = append(data, o)
+// topLayer makes a box's own, empty layer, which belongs to the box's root, and
+// returns the overlay's options for it.
+func topLayer(dir string, owner int) ([]string, error) {
+	upper, work := filepath.Join(dir, "upper"), filepath.Join(dir, "work")
+	for _, d := range []string{dir, upper, work} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			return nil, err
 		}
 	}
-	at := filepath.Join(dir, "root")
-	if err := os.Mkdir(at, 0o700); err != nil {
-		return "", err
+	// It is the root folder that the guest sees.
+	if err := errors.Join(os.Chmod(upper, 0o755), os.Chown(upper, owner, owner)); err != nil { //nolint:gosec // as said
+		return nil, err
 	}
-	opts := strings.Join(append(data, "lowerdir="+strings.Join(lower, ":")), ",")
-	if len(opts) > maxMountData {
-		return "", fmt.Errorf("%w: the image has too many layers", sandbox.ErrInvalid)
+	opts := []string{"upperdir=" + upper, "workdir=" + work}
+	// An index of the lower layers would tie them to one overlay.
+	if _, err := os.Stat("/sys/module/overlay/parameters/index"); err == nil {
+		opts = append(opts, "index=off")
 	}
-	if err := unix.Mount("overlay", at, "overlay", unix.MS_NODEV, opts); err != nil {
-		return "", err
-	}
-	return at, nil
+	return opts, nil
 }
 
 // mapLayer attaches a read-only, id-mapped copy of a layer at a new folder.

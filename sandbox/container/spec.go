@@ -34,6 +34,7 @@ const (
 type plan struct {
 	id      string
 	spec    sandbox.Spec  // with its defaults filled in
+	kit     *kit          // nil where a spec is all that is made of the plan
 	hostID  uint32        // first of the box's host ids
 	netns   string        // path of the box's network namespace
 	cgroup  string        // path below each cgroup hierarchy's root
@@ -164,6 +165,10 @@ func guestResources(p plan) *specs.LinuxResources {
 	l := p.spec.Limits
 	period := uint64(100_000)
 	quota := max(int64(l.CPUs*float64(period)), 1000)
+	// What a guest has not used of a period it may use in a later one, on top
+	// of that one's own: a start, or a call after a pause, is not cut into
+	// slices, and on average the guest still has no more than its limit.
+	burst := uint64(quota)
 	pids := l.PIDs
 	if p.gvisor() {
 		pids += gvisorPIDs
@@ -175,7 +180,7 @@ func guestResources(p plan) *specs.LinuxResources {
 	return &specs.LinuxResources{
 		Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}},
 		Memory:  mem,
-		CPU:     &specs.LinuxCPU{Quota: &quota, Period: &period},
+		CPU:     &specs.LinuxCPU{Quota: &quota, Period: &period, Burst: &burst},
 		Pids:    &specs.LinuxPids{Limit: &pids},
 	}
 }

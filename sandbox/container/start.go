@@ -38,6 +38,7 @@ func (h *host) Start(ctx context.Context, req Request) (_ Box, _ Files, err erro
 			err = errors.Join(err, closeFiles(files), b.undo(ctx))
 			h.end(b.id, nil)
 		}
+		h.kits.refill(req.Gateway)
 	}()
 	p, err := h.prepare(b, req, &files)
 	if err != nil {
@@ -130,11 +131,13 @@ func (h *host) prepare(b *box, req Request, files *Files) (plan, error) {
 	if err != nil {
 		return plan{}, err
 	}
-	first, err := h.ids.take()
+	k, err := h.kits.take(req.Gateway)
 	if err != nil {
 		return plan{}, err
 	}
-	b.cleanup.add("ids", func(context.Context) error { h.ids.give(first); return nil })
+	b.net = k.net
+	b.cleanup.add("ids", func(context.Context) error { h.kits.ids.give(k.ids); return nil })
+	b.cleanup.add("network", func(context.Context) error { return errors.Join(k.mapped(), k.net.close()) })
 	dir := h.boxDir(b.id)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return plan{}, fmt.Errorf("container: start: %w", err)
@@ -142,7 +145,7 @@ func (h *host) prepare(b *box, req Request, files *Files) (plan, error) {
 	b.cleanup.add("folder", func(context.Context) error { return removeBoxDir(dir) })
 	b.cleanup.add("runtime state", func(context.Context) error { return removeRuntimeState(h.runtimeState(), b.id) })
 	b.cleanup.add("cgroup", func(ctx context.Context) error { return killCgroup(ctx, b.group) })
-	if b.io, err = newStdio(dir, int(first)+guestUID); err != nil {
+	if b.io, err = newStdio(dir, int(k.ids)+guestUID); err != nil {
 		return plan{}, fmt.Errorf("container: start: %w", err)
 	}
 	files.Stdin, files.Stdout, files.Stderr = b.io.stdin, b.io.stdout, b.io.stderr
@@ -152,16 +155,15 @@ func (h *host) prepare(b *box, req Request, files *Files) (plan, error) {
 			return plan{}, fmt.Errorf("container: start: %w", err)
 		}
 	}
-	mounts, err := stageAll(req, filepath.Join(dir, "mnt"), first)
+	mounts, err := stageAll(req, filepath.Join(dir, "mnt"), k.ids)
 	if err != nil {
 		return plan{}, fmt.Errorf("container: start: %w", err)
 	}
-	if b.net, err = newNetwork(req.Gateway, req.Open, files); err != nil {
+	if err := b.net.serve(req.Open, files); err != nil {
 		return plan{}, fmt.Errorf("container: start: network: %w", err)
 	}
-	b.cleanup.add("network", func(context.Context) error { return b.net.close() })
 	return plan{
-		id: b.id, spec: req.Spec, hostID: first, netns: b.net.path(), cgroup: b.group, mounts: mounts,
+		id: b.id, spec: req.Spec, kit: k, hostID: k.ids, netns: b.net.path(), cgroup: b.group, mounts: mounts,
 		etc: filepath.Join(h.cfg.StateDir, "etc"), init: h.cfg.Init, swap: swapAccounting(), maxFile: maxFiles,
 	}, nil
 }

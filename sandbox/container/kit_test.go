@@ -1,0 +1,84 @@
+//go:build linux
+
+package container
+
+import (
+	"os"
+	"testing"
+)
+
+// TestAKitServesOneBox: what is made ahead is given away once, ids and
+// namespaces alike, and nothing of it outlives the host.
+func TestAKitServesOneBox(t *testing.T) {
+	need(t)
+	ids := newIDPool(defaultIDBase, 4)
+	s := newKits(ids, true)
+	before := open(t)
+	seen := map[uint32]bool{}
+	var spaces []os.FileInfo
+	for range 3 {
+		s.refill(true)
+		s.refill(true) // one is enough
+		s.wg.Wait()
+		if s.ready[true] == nil || s.ready[false] != nil {
+			t.Fatalf("ready: %v", s.ready)
+		}
+		k, err := s.take(true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.ready[true] != nil || seen[k.ids] {
+			t.Fatalf("ids %d are ready still, or were given before", k.ids)
+		}
+		seen[k.ids] = true
+		for _, f := range []*os.File{k.idmap, k.net.guest, k.net.gateway} {
+			fi, err := f.Stat()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, other := range spaces {
+				if os.SameFile(fi, other) {
+					t.Errorf("%s is an earlier kit's too", f.Name())
+				}
+			}
+			spaces = append(spaces, fi)
+		}
+		defer func() {
+			if err := s.discard(k); err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	s.refill(true)
+	s.refill(false) // the close below finds it in the making
+	if err := s.close(); err != nil {
+		t.Fatal(err)
+	}
+	s.refill(true)
+	s.wg.Wait()
+	if len(s.ready) != 0 {
+		t.Errorf("after close: %v", s.ready)
+	}
+	free := 0
+	for _, used := range ids.used {
+		if !used {
+			free++
+		}
+	}
+	if free != 1 {
+		t.Errorf("%d of 4 ranges are free, beside the 3 that were taken", free)
+	}
+	if now := open(t); now < before {
+		t.Errorf("%d descriptors, before %d", now, before)
+	}
+}
+
+// open counts this process's descriptors.
+func open(t *testing.T) int {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(fds)
+}
