@@ -11,9 +11,11 @@ import (
 
 	apioptions "github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/typeurl/v2"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 )
@@ -39,10 +41,7 @@ func (h *host) create(ctx context.Context, b *box, p plan) error {
 	}
 	b.cleanup.add("container", func(ctx context.Context) error { return h.removeContainer(ctx, b.id, b.group) })
 	// From here on the container's record holds the layers.
-	c, err := h.cl.NewContainer(call, b.id,
-		client.WithImageName(imageName(image)), client.WithContainerLabels(h.boxLabels(l.snapshot, p.spec)),
-		client.WithRuntime(h.runtime(), &apioptions.Options{BinaryName: h.entry(p.spec.Isolation), Root: h.runtimeDir()}),
-		client.WithSpec(h.spec(p)))
+	c, err := h.record(call, b.id, l.snapshot, p)
 	if err = either(err, ctx.Err()); err != nil {
 		return err
 	}
@@ -58,6 +57,27 @@ func (h *host) create(ctx context.Context, b *box, p plan) error {
 		return err
 	}
 	return h.run(ctx, call, b)
+}
+
+// record makes the container's record. The client's own way of doing it would
+// make a lease for it, which nothing needs here and nobody could tell for ours
+// when this process is killed meanwhile.
+func (h *host) record(ctx context.Context, id, snapshot string, p plan) (client.Container, error) {
+	spec, err := typeurl.MarshalAnyToProto(h.spec(p))
+	if err != nil {
+		return nil, fmt.Errorf("encode spec: %w", err)
+	}
+	opts, err := typeurl.MarshalAnyToProto(&apioptions.Options{BinaryName: h.entry(p.spec.Isolation), Root: h.runtimeDir()})
+	if err != nil {
+		return nil, fmt.Errorf("encode options: %w", err)
+	}
+	if _, err := h.cl.ContainerService().Create(ctx, containers.Container{
+		ID: id, Image: imageName(p.spec.Image.Digest), Labels: h.boxLabels(snapshot, p.spec),
+		Runtime: containers.RuntimeInfo{Name: h.runtime(), Options: opts}, Spec: spec,
+	}); err != nil {
+		return nil, err
+	}
+	return h.cl.LoadContainer(ctx, id)
 }
 
 // run starts the task and drops what only the start needed.

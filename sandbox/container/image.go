@@ -48,6 +48,9 @@ func (h *host) HasImage(ctx context.Context, dgst string) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("container: look up image: %w", err)
 	}
+	if h.known(dgst) {
+		return true, nil
+	}
 	ok, err := img.IsUnpacked(ctx, snapshotter)
 	if err != nil {
 		return false, fmt.Errorf("container: look up image: %w", err)
@@ -117,6 +120,7 @@ func (h *host) Import(ctx context.Context, dgst string, archive io.Reader) (err 
 		}
 		err = h.translate(sandbox.Container, err)
 	}()
+	h.forgetLayers(dgst) // of an image that was removed
 	lctx, err := h.lease(ctx, id)
 	if err != nil {
 		return fmt.Errorf("container: import: %w", err)

@@ -68,6 +68,14 @@ type layers struct {
 	folders  []string
 }
 
+// known reports whether the image's layers have been found before.
+func (h *host) known(dgst string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, ok := h.layers[dgst]
+	return ok
+}
+
 // forgetLayers has the next start of the image ask containerd.
 func (h *host) forgetLayers(dgst string) {
 	h.mu.Lock()
