@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/sandboxd/sandboxd/mcpbridge/internal/pool"
 	"github.com/sandboxd/sandboxd/mcpbridge/relay"
 	"github.com/sandboxd/sandboxd/sandbox"
 )
@@ -130,9 +131,15 @@ type Server struct {
 	CacheKey func(ctx context.Context) (string, error)
 	// Autostart starts the server at once even so.
 	Autostart bool
-	// IdleStop ends the shared sandbox when nobody called it for that long; the
-	// next call starts it again. 0 never does.
+	// IdleStop ends the shared sandbox when nobody called it for that long, and
+	// those that Warm keeps when nobody took one; the next call starts them
+	// again. 0 never does.
 	IdleStop time.Duration
+	// Warm is how many sandboxes are kept ready (16 at most) for whoever is to
+	// have one of their own; each serves one. Under SharingCall their servers are
+	// initialized and have listed their tools. Otherwise nobody has spoken to
+	// them: a client with a session of its own introduces itself. 0 keeps none.
+	Warm int
 	// ToolsAllowlist, where not nil, admits only the tools that it names.
 	ToolsAllowlist []string
 	// Include, where not empty, admits only tools whose names match one of the
@@ -251,6 +258,9 @@ func (s Server) withDefaults(c Config) (Server, error) {
 	}
 	if s.StartTimeout < 0 || s.CallTimeout < 0 || s.IdleStop < 0 {
 		return s, fmt.Errorf("server %q: a negative timeout", s.Name)
+	}
+	if s.Warm < 0 || s.Warm > pool.Most {
+		return s, fmt.Errorf("server %q: %d sandboxes cannot be kept ready: from 0 to %d", s.Name, s.Warm, pool.Most)
 	}
 	if s.StartTimeout == 0 {
 		s.StartTimeout = time.Minute

@@ -46,6 +46,7 @@ type entry struct {
 	slug string
 	log  *slog.Logger
 	raw  *streamhttp.Handler
+	warm warm
 
 	places  *fair.Queue // calls in flight, by caller
 	flight  flight
@@ -100,6 +101,9 @@ func newEntry(r *Registry, s Server) (*entry, error) {
 	if e.places, err = fair.New(fair.Config{Places: s.Limits.InFlight, Waiting: s.Limits.Queue}); err != nil {
 		return nil, err
 	}
+	if e.warm, err = e.newWarm(); err != nil {
+		return nil, err
+	}
 	e.raw, err = e.newRaw()
 	return e, err
 }
@@ -122,7 +126,7 @@ func (e *entry) stop(ctx context.Context) error {
 	e.cancel() // no child begins after this
 	begun := e.begun
 	e.mu.Unlock()
-	err := e.raw.Close(ctx)
+	err := errors.Join(e.raw.Close(ctx), e.warm.close(ctx))
 	all := make(chan struct{})
 	go func() {
 		e.wg.Wait()
@@ -157,6 +161,7 @@ func (e *entry) run(ctx context.Context) {
 		if idle {
 			e.set(StateIdle, errIdle())
 			ended(nil)
+			e.warm.fill()
 			if !e.sleep(ctx) {
 				return
 			}
@@ -164,7 +169,7 @@ func (e *entry) run(ctx context.Context) {
 			e.set(StateStarting, starting)
 		}
 		var up time.Time
-		why := e.once(ctx, func() { up = time.Now(); ended(nil) })
+		why := e.once(ctx, func() { up = time.Now(); ended(nil); e.warm.fill() })
 		if ctx.Err() != nil {
 			return
 		}

@@ -31,7 +31,7 @@ func (e *entry) openRaw(ctx context.Context, _ *http.Request, emit streamhttp.Em
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, e.srv.StartTimeout, errors.New("the server did not start in time"))
 	defer cancel()
-	sb, err := e.srv.Start(ctx)
+	sb, err := e.sandbox(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("starting the server: %w", err)
 	}

@@ -191,15 +191,7 @@ func (e *entry) newChild(ctx context.Context, s *aggSession) (*child, error) { /
 		e.mu.Unlock()
 		e.wg.Done()
 	}
-	opts := dialOptions{capabilities: `{"roots":{}}`}
-	if s != nil {
-		opts.capabilities = s.capabilities()
-		opts.notify = func(method string, params json.RawMessage) { s.hear(e, method, params) }
-		opts.request = func(cl *client.Client, method string, id, params json.RawMessage) bool {
-			return s.ask(e, cl, method, id, params)
-		}
-	}
-	cl, err := e.dial(ctx, opts)
+	cl, err := e.childClient(ctx, s)
 	if err != nil {
 		drop()
 		return nil, asStartError(err)
@@ -241,7 +233,7 @@ func (e *entry) dial(ctx context.Context, o dialOptions) (*client.Client, error)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, e.srv.StartTimeout, errors.New("the server did not start in time"))
 	defer cancel()
-	sb, err := e.srv.Start(ctx)
+	sb, err := e.sandbox(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -128,7 +128,7 @@ func served(t *testing.T, all *heard, file string) *mcpbridge.Registry {
 	if err != nil {
 		t.Fatal(err)
 	}
-	servers, _, _, err := bridgeServers(l, registry, cfg)
+	servers, _, err := bridgeServers(l, registry, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -359,7 +359,7 @@ func TestAuthOverTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = registry.Close(context.Background()) })
-	servers, _, _, err := bridgeServers(l, registry, &config.Config{Tenant: "t", Servers: []config.Server{s}})
+	servers, _, err := bridgeServers(l, registry, &config.Config{Tenant: "t", Servers: []config.Server{s}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -132,15 +132,13 @@ func (f *serveFlags) serve(ctx context.Context) error {
 	if l.logins, err = newLogins(l.guard, cfg.Tenant, f.files, l.log); err != nil {
 		return err
 	}
-	servers, starters, warm, err := bridgeServers(l, registry, cfg)
+	servers, starters, err := bridgeServers(l, registry, cfg)
 	if err != nil {
 		return err
 	}
-	defer stopAtEnd(ctx, l.log, "sandboxes kept ready", warm.close)
 	if err := registry.Add(ctx, servers...); err != nil {
 		return err
 	}
-	warm.fill()
 	reloading, stopReloading := context.WithCancel(ctx)
 	var background sync.WaitGroup
 	background.Go(func() { reloads(reloading, hup, starters, load) })

@@ -44,7 +44,7 @@ func remoteRegistry(t *testing.T, s config.Server) (*mcpbridge.Registry, func() 
 			t.Error(err)
 		}
 	})
-	servers, _, _, err := bridgeServers(l, registry, &config.Config{Tenant: "t", Servers: []config.Server{s}})
+	servers, _, err := bridgeServers(l, registry, &config.Config{Tenant: "t", Servers: []config.Server{s}})
 	if err != nil {
 		t.Fatal(err)
 	}

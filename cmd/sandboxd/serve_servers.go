@@ -6,10 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/internal/config"
-	"github.com/sandboxd/sandboxd/cmd/sandboxd/internal/pool"
 	"github.com/sandboxd/sandboxd/mcpbridge"
 	"github.com/sandboxd/sandboxd/sandbox"
 )
@@ -19,28 +16,9 @@ import (
 // one, handing the other to the engine. A build has a bound of its own.
 const startTimeout = 3 * time.Minute
 
-// pools keep sandboxes started for those servers that ask for it.
-type pools []*pool.Pool
-
-func (ps pools) fill() {
-	for _, p := range ps {
-		p.Fill()
-	}
-}
-
-func (ps pools) close(ctx context.Context) error {
-	var g errgroup.Group
-	for _, p := range ps {
-		g.Go(func() error { return p.Close(ctx) })
-	}
-	return g.Wait()
-}
-
-// bridgeServers turns a config's servers into the bridge's. The pools start
-// nothing before they are filled, and have to be closed.
-func bridgeServers(l *launcher, registry *mcpbridge.Registry, cfg *config.Config) ([]mcpbridge.Server, map[string]*starter, pools, error) {
+// bridgeServers turns a config's servers into the bridge's.
+func bridgeServers(l *launcher, registry *mcpbridge.Registry, cfg *config.Config) ([]mcpbridge.Server, map[string]*starter, error) {
 	var out []mcpbridge.Server
-	var warm pools
 	starters := map[string]*starter{}
 	for _, s := range cfg.Servers {
 		switch s.Transport {
@@ -48,7 +26,7 @@ func bridgeServers(l *launcher, registry *mcpbridge.Registry, cfg *config.Config
 		default:
 			remote, err := remoteServer(l, registry, cfg.Tenant, s)
 			if err != nil {
-				return nil, nil, nil, err
+				return nil, nil, err
 			}
 			out = append(out, remote)
 			continue
@@ -59,26 +37,18 @@ func bridgeServers(l *launcher, registry *mcpbridge.Registry, cfg *config.Config
 		starters[s.ID] = start
 		b := bridgeServer(s)
 		b.Prepare, b.Start, b.CacheKey = start.prepareOnly, start.start, start.cacheKey
-		if s.Warm > 0 {
-			p, err := pool.New(pool.Config{Size: s.Warm, Start: start.start, StartTimeout: startTimeout, Logger: l.log.With("server", s.ID)})
-			if err != nil {
-				return nil, nil, nil, err
-			}
-			b.Start = p.Take
-			warm = append(warm, p)
-		}
 		b.ToolsAllowlist = both(s.ToolsAllowlist, s.Policy.Tools.Allow)
 		b.Include = both(s.Include, s.Policy.Tools.Include)
 		out = append(out, b)
 	}
-	return out, starters, warm, nil
+	return out, starters, nil
 }
 
 // bridgeServer is what servers of all transports have in common.
 func bridgeServer(s config.Server) mcpbridge.Server {
 	return mcpbridge.Server{
 		Name: s.ID, Label: s.Label, Required: s.Required, StartTimeout: startTimeout,
-		Autostart: s.Autostart, IdleStop: s.IdleStop,
+		Autostart: s.Autostart, IdleStop: s.IdleStop, Warm: s.Warm,
 		Renames: s.Renames, Descriptions: s.Descriptions,
 		Pin: mcpbridge.PinMode(s.Pin), Sharing: mcpbridge.Sharing(s.Sharing),
 		CallTimeout: s.CallTimeout, Limits: mcpbridge.Limits{InFlight: s.InFlight, Queue: s.Waiting},

@@ -27,12 +27,24 @@ const (
 	closeBound = 30 * time.Second
 )
 
+// Sandbox is what a pool needs to know of what it keeps: a sandbox.Sandbox, or
+// a session with the server in one.
+type Sandbox interface {
+	// Wait and Close are as in sandbox.Sandbox.
+	Wait(ctx context.Context) (sandbox.Exit, error)
+	Close(ctx context.Context) error
+}
+
 // Config says what a Pool keeps.
-type Config struct {
+type Config[T Sandbox] struct {
 	// Size is how many sandboxes it keeps: 1 to Most.
 	Size int
-	// Start starts one. ctx bounds the start.
-	Start func(ctx context.Context) (sandbox.Sandbox, error)
+	// Start starts one, and does what is to be done before it waits. ctx bounds
+	// that.
+	Start func(ctx context.Context) (T, error)
+	// Idle ends what waits when nothing was taken for that long; the next Take
+	// starts one, and has the pool filled again. 0 never does.
+	Idle time.Duration
 	// StartTimeout bounds each start in the background.
 	StartTimeout time.Duration
 	// Logger gets what goes wrong in the background.
@@ -41,47 +53,49 @@ type Config struct {
 
 // Pool keeps sandboxes started. It is safe for concurrent use, and starts
 // nothing before Fill.
-type Pool struct {
-	cfg    Config
+type Pool[T Sandbox] struct {
+	cfg    Config[T]
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
 	mu     sync.Mutex
 	filled bool
-	ready  []*waiting // the one that waits longest is first
-	errs   []error    // of ends, for Close
+	ready  []*waiting[T] // the one that waits longest is first
+	taken  time.Time     // when something was last asked for
+	asked  chan struct{} // closed at the next Take
+	errs   []error       // of ends, for Close
 }
 
 // waiting is a sandbox that nobody has taken yet.
-type waiting struct {
-	sb    sandbox.Sandbox
+type waiting[T Sandbox] struct {
+	sb    T
 	since time.Time
 	gone  chan struct{} // closed when it was taken; under Pool.mu
 	over  chan struct{} // closed when it has ended by itself
 }
 
 // New checks the configuration. Close must be called.
-func New(cfg Config) (*Pool, error) {
+func New[T Sandbox](cfg Config[T]) (*Pool[T], error) {
 	switch {
 	case cfg.Size < 1 || cfg.Size > Most:
 		return nil, fmt.Errorf("pool: size %d is not between 1 and %d", cfg.Size, Most)
-	case cfg.Start == nil || cfg.Logger == nil || cfg.StartTimeout <= 0:
-		return nil, errors.New("pool: no Start, Logger or StartTimeout")
+	case cfg.Start == nil || cfg.Logger == nil || cfg.StartTimeout <= 0 || cfg.Idle < 0:
+		return nil, errors.New("pool: no Start, Logger or StartTimeout, or a negative Idle")
 	}
-	p := &Pool{cfg: cfg}
+	p := &Pool[T]{cfg: cfg, asked: make(chan struct{})}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p, nil
 }
 
 // Fill begins to keep sandboxes. Later calls do nothing.
-func (p *Pool) Fill() {
+func (p *Pool[T]) Fill() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.filled || p.ctx.Err() != nil {
 		return
 	}
-	p.filled = true
+	p.filled, p.taken = true, time.Now()
 	for range p.cfg.Size {
 		p.wg.Go(p.keep)
 	}
@@ -89,12 +103,16 @@ func (p *Pool) Fill() {
 
 // Take gives a sandbox that waits, which is the caller's from then on, or
 // starts one where none does. It fails with sandbox.ErrClosed after Close.
-func (p *Pool) Take(ctx context.Context) (sandbox.Sandbox, error) {
+func (p *Pool[T]) Take(ctx context.Context) (T, error) {
 	p.mu.Lock()
 	if p.ctx.Err() != nil {
 		p.mu.Unlock()
-		return nil, fmt.Errorf("pool: %w", sandbox.ErrClosed)
+		var none T
+		return none, fmt.Errorf("pool: %w", sandbox.ErrClosed)
 	}
+	p.taken = time.Now()
+	close(p.asked)
+	p.asked = make(chan struct{})
 	for len(p.ready) > 0 {
 		w := p.ready[0]
 		p.ready = p.ready[1:]
@@ -112,16 +130,19 @@ func (p *Pool) Take(ctx context.Context) (sandbox.Sandbox, error) {
 }
 
 // Ready is how many sandboxes wait to be taken.
-func (p *Pool) Ready() int {
+func (p *Pool[T]) Ready() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.ready)
 }
 
 // keep has one place of the pool taken, again and again until Close.
-func (p *Pool) keep() {
+func (p *Pool[T]) keep() {
 	backoff := firstBackoff
 	for {
+		if !p.awake() {
+			return
+		}
 		pause := refillPause
 		if p.occupy() {
 			backoff = firstBackoff
@@ -137,9 +158,32 @@ func (p *Pool) keep() {
 	}
 }
 
+// idleIn is how long it will be until the pool is idle: 0 where it is.
+func (p *Pool[T]) idleIn() (left time.Duration, asked <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return max(0, p.cfg.Idle-time.Since(p.taken)), p.asked
+}
+
+// awake waits while the pool is idle. It is false once the pool has closed.
+func (p *Pool[T]) awake() bool {
+	for p.cfg.Idle > 0 {
+		left, asked := p.idleIn()
+		if left > 0 {
+			break
+		}
+		select {
+		case <-asked:
+		case <-p.ctx.Done():
+			return false
+		}
+	}
+	return p.ctx.Err() == nil
+}
+
 // occupy starts a sandbox and waits until it leaves the pool. It is false if
 // that went wrong.
-func (p *Pool) occupy() bool {
+func (p *Pool[T]) occupy() bool {
 	ctx, cancel := context.WithTimeout(p.ctx, p.cfg.StartTimeout)
 	sb, err := p.cfg.Start(ctx)
 	cancel()
@@ -149,7 +193,7 @@ func (p *Pool) occupy() bool {
 		}
 		return false
 	}
-	w := &waiting{sb: sb, since: time.Now(), gone: make(chan struct{}), over: make(chan struct{})}
+	w := &waiting[T]{sb: sb, since: time.Now(), gone: make(chan struct{}), over: make(chan struct{})}
 	if !p.add(w) {
 		p.end(sb)
 		return true
@@ -161,25 +205,44 @@ func (p *Pool) occupy() bool {
 			close(w.over)
 		}
 	})
-	select {
-	case <-w.gone:
-		return true
-	case <-w.over:
-	case <-p.ctx.Done():
-	}
+	over := p.sit(w)
 	if !p.remove(w) {
-		return true // it was taken just now
+		return true // it was taken
 	}
 	p.end(sb)
-	if p.ctx.Err() != nil {
+	if !over || p.ctx.Err() != nil {
 		return true
 	}
-	p.cfg.Logger.Warn("a sandbox ended before its use", "sandbox", sb.ID(), "after", time.Since(w.since))
+	p.cfg.Logger.Warn("a sandbox ended before its use", "after", time.Since(w.since))
 	return time.Since(w.since) > steady
 }
 
+// sit waits until w is taken, the pool is idle or closes, or w has ended by
+// itself: then it is true.
+func (p *Pool[T]) sit(w *waiting[T]) (over bool) {
+	for {
+		var idle <-chan time.Time
+		if p.cfg.Idle > 0 {
+			left, _ := p.idleIn()
+			if left == 0 {
+				return false
+			}
+			idle = time.After(left)
+		}
+		select {
+		case <-w.gone:
+			return false
+		case <-w.over:
+			return true
+		case <-p.ctx.Done():
+			return false
+		case <-idle: // or so it was when that was looked up
+		}
+	}
+}
+
 // add is false where the pool has closed meanwhile.
-func (p *Pool) add(w *waiting) bool {
+func (p *Pool[T]) add(w *waiting[T]) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ctx.Err() != nil {
@@ -190,7 +253,7 @@ func (p *Pool) add(w *waiting) bool {
 }
 
 // remove takes w out of those that wait. It is false where Take gave it away.
-func (p *Pool) remove(w *waiting) bool {
+func (p *Pool[T]) remove(w *waiting[T]) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i, x := range p.ready {
@@ -208,11 +271,11 @@ func (p *Pool) remove(w *waiting) bool {
 }
 
 // end closes a sandbox that nobody took.
-func (p *Pool) end(sb sandbox.Sandbox) {
+func (p *Pool[T]) end(sb T) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), closeBound)
 	defer cancel()
 	if err := sb.Close(ctx); err != nil {
-		p.cfg.Logger.Error("a sandbox that was kept ready did not end", "sandbox", sb.ID(), "error", err)
+		p.cfg.Logger.Error("a sandbox that was kept ready did not end", "error", err)
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.errs = append(p.errs, err)
@@ -221,7 +284,7 @@ func (p *Pool) end(sb sandbox.Sandbox) {
 
 // Close ends every sandbox that nobody took, and waits for that until ctx
 // ends. What was taken is its taker's. Idempotent.
-func (p *Pool) Close(ctx context.Context) error {
+func (p *Pool[T]) Close(ctx context.Context) error {
 	p.mu.Lock()
 	p.cancel()
 	p.mu.Unlock()

@@ -87,9 +87,9 @@ func (s *starts) count() int {
 	return len(s.all)
 }
 
-func newPool(t *testing.T, size int, s *starts) *Pool {
+func newPool(t *testing.T, size int, s *starts) *Pool[sandbox.Sandbox] {
 	t.Helper()
-	p, err := New(Config{Size: size, Start: s.start, StartTimeout: time.Minute, Logger: slog.New(slog.DiscardHandler)})
+	p, err := New(Config[sandbox.Sandbox]{Size: size, Start: s.start, StartTimeout: time.Minute, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,10 +183,59 @@ func TestFailuresArePacedAndForgiven(t *testing.T) {
 	})
 }
 
+// TestAnIdlePoolCostsNothing: what nobody takes ends, and the next who asks
+// has the pool filled again.
+func TestAnIdlePoolCostsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s starts
+		p, err := New(Config[sandbox.Sandbox]{Size: 2, Start: s.start, StartTimeout: time.Minute, Idle: 10 * time.Minute, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Fill()
+		take := func() sandbox.Sandbox {
+			t.Helper()
+			sb, err := p.Take(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return sb
+		}
+		time.Sleep(9 * time.Minute)
+		synctest.Wait()
+		first := take()
+		time.Sleep(9 * time.Minute)
+		synctest.Wait()
+		if p.Ready() != 2 || s.count() != 3 {
+			t.Fatalf("%d ready of %d started, though one was taken meanwhile", p.Ready(), s.count())
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if p.Ready() != 0 || s.count() != 3 {
+			t.Fatalf("%d ready of %d started when idle", p.Ready(), s.count())
+		}
+		for _, g := range s.all {
+			if g.wasClosed() == (g.id == first.ID()) {
+				t.Errorf("sandbox %s: closed %t", g.id, g.wasClosed())
+			}
+		}
+		time.Sleep(24 * time.Hour)
+		take()
+		time.Sleep(2 * refillPause)
+		synctest.Wait()
+		if p.Ready() != 2 || s.count() != 6 {
+			t.Errorf("%d ready of %d started after the next was taken", p.Ready(), s.count())
+		}
+		if err := p.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
 func TestCloseWaitsForAStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuest("late")
-		p, err := New(Config{Size: 1, StartTimeout: time.Minute, Logger: slog.New(slog.DiscardHandler), Start: func(ctx context.Context) (sandbox.Sandbox, error) {
+		p, err := New(Config[sandbox.Sandbox]{Size: 1, StartTimeout: time.Minute, Logger: slog.New(slog.DiscardHandler), Start: func(ctx context.Context) (sandbox.Sandbox, error) {
 			<-ctx.Done() // and starts all the same
 			time.Sleep(time.Second)
 			return g, nil
@@ -243,7 +292,7 @@ func TestTakersAndEndsRace(t *testing.T) {
 func TestConfigIsChecked(t *testing.T) {
 	start := (&starts{}).start
 	log := slog.New(slog.DiscardHandler)
-	for name, cfg := range map[string]Config{
+	for name, cfg := range map[string]Config[sandbox.Sandbox]{
 		"none": {}, "too many": {Size: Most + 1, Start: start, Logger: log, StartTimeout: 1},
 		"negative": {Size: -1, Start: start, Logger: log, StartTimeout: 1},
 		"no start": {Size: 1, Logger: log, StartTimeout: 1}, "no bound": {Size: 1, Start: start, Logger: log},

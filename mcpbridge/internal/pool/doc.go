@@ -2,6 +2,6 @@
 // does not wait for a start.
 //
 // A pool belongs to one server of one tenant. It may never hand a sandbox out
-// twice, take one back, or speak to one: whoever takes it is the first that the
-// server hears of.
+// twice, take one back, or speak to one: what is done to it before it waits is
+// its Start's affair.
 package pool
