@@ -13,7 +13,7 @@ LISTEN   ?= 127.0.0.1:8787
 # sudo's PATH does not hold the place where Go's own installer puts it.
 export PATH := $(PATH):/usr/local/go/bin
 
-.PHONY: help build example run test unit integration lint bench fuzz soak wasi-suite tables engine deps clean
+.PHONY: help build example run test unit integration conformance lint bench fuzz soak wasi-suite tables engine deps clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -40,6 +40,9 @@ unit: ## the tests that need neither root nor the engine's parts
 
 integration: deps engine build example ## real runtimes, real servers, hostile servers
 	$(GO) test -race -timeout 20m -v ./test/integration/...
+
+conformance: deps engine ## the official MCP suite, bare and through the bridge
+	@GO='$(GO)' test/conformance.sh
 
 lint: ## golangci-lint with the rules of the house, and a build for a host without engine
 	GOOS=darwin $(GO) build -o /dev/null ./cmd/sandboxd

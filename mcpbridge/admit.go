@@ -81,12 +81,14 @@ func (s *snapshot) leave(name, format string, args ...any) {
 	}
 }
 
-// admit checks a server's tool definitions. more says that the list went on
-// beyond the limit.
-func admit(defs []json.RawMessage, more bool, srv Server) *snapshot {
+// admit checks a server's tool definitions.
+func admit(l toolList, srv Server) *snapshot {
 	s := &snapshot{byName: map[string]*tool{}}
-	for _, raw := range defs {
+	for _, raw := range l.defs {
 		name, t, err := admitOne(raw, srv)
+		if err == nil && l.http {
+			_, err = schema.Headers(t.action.InputSchema)
+		}
 		switch {
 		case err != nil:
 			s.leave(name, "%s", err.Error())
@@ -97,7 +99,7 @@ func admit(defs []json.RawMessage, more bool, srv Server) *snapshot {
 			s.tools = append(s.tools, t)
 		}
 	}
-	if more {
+	if l.more {
 		s.leave("…", "the server has more tools than the limit of %d", srv.Limits.Tools)
 	}
 	for _, want := range srv.ToolsAllowlist {

@@ -48,6 +48,11 @@ func (s *aggSession) ask(e *entry, cl *client.Client, method string, id, params 
 	}
 	s.lastAsk++
 	own := fmt.Sprintf("%s-%d", e.slug, s.lastAsk)
+	if s.modern != nil {
+		s.modern.ask(own, method, params)
+		s.asks["s"+own] = asked{e, cl, slices.Clone(id)}
+		return true
+	}
 	msg := fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"%s","method":"%s"`, own, method)
 	if params != nil {
 		msg = append(append(msg, `,"params":`...), params...)
@@ -116,7 +121,7 @@ func (r *Registry) tell(e *entry, method string, params json.RawMessage) {
 	r.mu.Lock()
 	all := make([]*aggSession, 0, len(r.sessions))
 	for s := range r.sessions {
-		if only == nil || only == s {
+		if (only == nil || only == s) && s.scope.server(e.slug) {
 			all = append(all, s)
 		}
 	}
@@ -129,6 +134,9 @@ func (r *Registry) tell(e *entry, method string, params json.RawMessage) {
 // hear takes one notification of a server. What a client does not read in time
 // it misses.
 func (s *aggSession) hear(e *entry, method string, params json.RawMessage) {
+	if !s.wants(method) {
+		return
+	}
 	switch method {
 	case "notifications/resources/list_changed", "notifications/prompts/list_changed":
 		s.mu.Lock()
@@ -238,6 +246,10 @@ func (s *aggSession) recalled(e *entry, params []byte) []byte {
 	for k, a := range s.asks {
 		if own, _ := relay.IDKey(a.id); a.e == e && own == want {
 			delete(s.asks, k)
+			if s.modern != nil {
+				s.modern.forget(k[1:])
+				return nil
+			}
 			out, err := relay.Splice(params, relay.Edit{Span: span, With: quoted(k[1:])})
 			if err != nil {
 				return nil

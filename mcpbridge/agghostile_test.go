@@ -52,7 +52,7 @@ func TestHostileLists(t *testing.T) {
 		}, nil)
 	})
 	r := newRegistry(t, Config{}, Server{Name: "bad", Start: bad, Required: true}, Server{Name: "good", Start: good, Required: true})
-	s := r.openAggregate(func(relay.Message, []byte) {})
+	s := r.openAggregate(nil, func(relay.Message, []byte) {})
 	defer s.Close(context.Background())
 	got := map[string][]string{}
 	for _, method := range []string{"prompts/list", "resources/list", "resources/templates/list"} {
@@ -70,7 +70,7 @@ func TestHostileLists(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if e, own := r.resourceOf("mcp-bad+mcp-good+test://stolen"); e == nil || e.slug != "bad" || own != "mcp-good+test://stolen" {
+	if e, own := s.resourceOf("mcp-bad+mcp-good+test://stolen"); e == nil || e.slug != "bad" || own != "mcp-good+test://stolen" {
 		t.Errorf("a server's URI leads to another: %v %s", e, own)
 	}
 }
@@ -101,7 +101,7 @@ func TestNeighboursOfAFlood(t *testing.T) {
 	var mu sync.Mutex
 	seen := map[string]int{}
 	block := make(chan struct{})
-	s := r.openAggregate(func(m relay.Message, _ []byte) {
+	s := r.openAggregate(nil, func(m relay.Message, _ []byte) {
 		if m.Kind != relay.Response {
 			<-block // a client that does not read
 		}
@@ -152,7 +152,7 @@ func TestSilentServerDelaysNoList(t *testing.T) {
 // Answers of a client go to the server that asked, and only once.
 func TestAnswersToNothing(t *testing.T) {
 	r := newRegistry(t, Config{}, Server{Name: "x", Start: sdkStart, Required: true})
-	s := r.openAggregate(func(relay.Message, []byte) {})
+	s := r.openAggregate(nil, func(relay.Message, []byte) {})
 	defer s.Close(context.Background())
 	for _, raw := range []string{
 		`{"jsonrpc":"2.0","id":"x-1","result":{}}`, `{"jsonrpc":"2.0","id":null,"result":{}}`, `{"jsonrpc":"2.0","id":1,"error":{}}`,
@@ -202,7 +202,7 @@ func TestSessionEndsDuringItsStart(t *testing.T) {
 		<-ctx.Done()
 		return nil, context.Cause(ctx)
 	}, Required: true})
-	s := r.openAggregate(func(relay.Message, []byte) {})
+	s := r.openAggregate(nil, func(relay.Message, []byte) {})
 	raw := []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"mcp_x_echo","arguments":{"text":"x"}}}`)
 	m, err := relay.Peek(raw)
 	if err != nil {
@@ -233,7 +233,7 @@ func TestTaskMemberIsTakenOut(t *testing.T) {
 		}}
 	})
 	r := newRegistry(t, Config{}, Server{Name: "x", Start: start, Required: true})
-	s := r.openAggregate(func(relay.Message, []byte) {})
+	s := r.openAggregate(nil, func(relay.Message, []byte) {})
 	defer s.Close(context.Background())
 	s.callTool(t.Context(), []byte(`1`), []byte(`{"task":{"ttl":1},"name":"mcp_x_echo","arguments":{"text":"x","n":1e0}}`))
 	if p := receive(t, "the call", got); p != `{"name":"echo","arguments":{"text":"x","n":1e0}}` {

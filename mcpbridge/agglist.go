@@ -3,6 +3,7 @@ package mcpbridge
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -57,6 +58,9 @@ func (s *aggSession) page(method, member string, id, params []byte, fetch func()
 	s.mu.Lock()
 	p := s.lists[method]
 	s.mu.Unlock()
+	if s.modern != nil {
+		return modernPage(member, id, span.Of(params), fetch())
+	}
 	at := 0
 	if span.End == 0 || string(span.Of(params)) == "null" {
 		next := &pages{items: fetch()}
@@ -76,16 +80,9 @@ func (s *aggSession) page(method, member string, id, params []byte, fetch func()
 		}
 		at = n
 	}
-	out := append([]byte(`{"`), member...)
-	out = append(out, `":[`...)
+	out, end := onePage(member, p.items, at)
 	start := at
-	for ; at < len(p.items) && at-start < pageItems && len(out) < pageBytes; at++ {
-		if at > start {
-			out = append(out, ',')
-		}
-		out = append(out, p.items[at]...)
-	}
-	out = append(out, ']')
+	at = end
 	kept := &pages{gen: p.gen}
 	if at < len(p.items) {
 		kept = p
@@ -99,10 +96,49 @@ func (s *aggSession) page(method, member string, id, params []byte, fetch func()
 	return resultLine(id, append(out, '}'))
 }
 
+// onePage writes as many items as fit, and says where the next page begins. The
+// object is left open.
+func onePage(member string, items [][]byte, at int) (out []byte, end int) {
+	out = append([]byte(`{"`), member...)
+	out = append(out, `":[`...)
+	start := at
+	for ; at < len(items) && at-start < pageItems && len(out) < pageBytes; at++ {
+		if at > start {
+			out = append(out, ',')
+		}
+		out = append(out, items[at]...)
+	}
+	return append(out, ']'), at
+}
+
+// modernPage answers a list request of the revision without sessions: the
+// cursor itself says how far the client is, and after which item.
+func modernPage(member string, id, cursor []byte, items [][]byte) []byte {
+	mark := func(n int) string {
+		sum := sha256.Sum256(items[n-1])
+		return fmt.Sprintf("%d.%x", n, sum[:8])
+	}
+	at := 0
+	if len(cursor) > 0 && string(cursor) != "null" {
+		var text string
+		ok := json.Unmarshal(cursor, &text) == nil
+		n, _, _ := strings.Cut(text, ".")
+		var err error
+		if at, err = strconv.Atoi(n); !ok || err != nil || at <= 0 || at >= len(items) || text != mark(at) {
+			return relay.ErrorLine(id, -32602, "no such cursor: ask for the list from its start")
+		}
+	}
+	out, end := onePage(member, items, at)
+	if end < len(items) {
+		out = fmt.Appendf(out, `,"nextCursor":"%s"`, mark(end))
+	}
+	return resultLine(id, append(out, '}'))
+}
+
 // collect asks all servers that run for one list, and gives what they named
 // before for those that do not answer.
 func (s *aggSession) collect(ctx context.Context, k listKind) [][]byte {
-	entries, slugs := s.reg.list(), s.reg.slugs()
+	entries, slugs := s.entries(), s.reg.slugs()
 	per := make([][]json.RawMessage, len(entries))
 	var wg sync.WaitGroup
 	for i, e := range entries {
@@ -223,13 +259,17 @@ func prefixURI(slug string, jsonString []byte) []byte {
 }
 
 // resourceOf finds the server of a URI, and the URI as the server knows it.
-func (r *Registry) resourceOf(uri string) (*entry, string) {
+func (s *aggSession) resourceOf(uri string) (*entry, string) {
 	rest, ok := strings.CutPrefix(uri, "mcp-")
 	name, own, found := strings.Cut(rest, "+")
 	if !ok || !found || strings.Contains(name, "_") {
 		return nil, ""
 	}
-	return r.entry(strings.ReplaceAll(name, "-", "_")), own
+	e := s.reg.entry(strings.ReplaceAll(name, "-", "_"))
+	if e == nil || !s.scope.server(e.slug) {
+		return nil, ""
+	}
+	return e, own
 }
 
 // prefixResult prefixes the URIs of resources that a result links or embeds,

@@ -17,9 +17,10 @@ import (
 
 func (r *Registry) newAggregate() (*streamhttp.Handler, error) {
 	return streamhttp.New(streamhttp.Config{
-		Open: func(_ context.Context, _ *http.Request, emit streamhttp.Emit) (streamhttp.Session, error) {
-			return r.openAggregate(emit), nil
+		Open: func(_ context.Context, req *http.Request, emit streamhttp.Emit) (streamhttp.Session, error) {
+			return r.openAggregate(scopeOf(req), emit), nil
 		},
+		Owner: ownerOf, Serve: r.serveModern,
 		MaxBody: r.cfg.MaxBody, MaxSessions: r.cfg.MaxSessions, Idle: r.cfg.SessionIdle, Logger: r.cfg.Logger,
 	})
 }
@@ -28,9 +29,13 @@ func (r *Registry) newAggregate() (*streamhttp.Handler, error) {
 type aggSession struct {
 	*requests
 	reg   *Registry
+	scope *Scope // what the client may see; nil is everything
 	emit  streamhttp.Emit
 	queue *outbox       // what servers say unasked
 	kick  chan struct{} // changed has grown
+
+	// modern is set for one request of the revision 2026-07-28.
+	modern *modernCall
 
 	mu      sync.Mutex
 	caps    map[string]json.RawMessage // what the client can be asked
@@ -46,16 +51,25 @@ type aggSession struct {
 	lists   map[string]*pages
 }
 
-func (r *Registry) openAggregate(emit streamhttp.Emit) *aggSession {
+func (r *Registry) openAggregate(scope *Scope, emit streamhttp.Emit) *aggSession {
+	return r.openSession(scope, emit, nil)
+}
+
+// openSession begins a session; modern is nil but for one request alone.
+func (r *Registry) openSession(scope *Scope, emit streamhttp.Emit, modern *modernCall) *aggSession {
 	s := &aggSession{
-		requests: newRequests(), reg: r, emit: emit, queue: newOutbox(), kick: make(chan struct{}, 1),
+		requests: newRequests(), reg: r, scope: scope, emit: emit, modern: modern,
+		queue: newOutbox(), kick: make(chan struct{}, 1),
 		rawCaps: `{}`, changed: map[string]bool{}, subs: map[*entry]map[string]bool{}, asks: map[string]asked{}, told: map[*entry]time.Time{},
 		own: map[*entry]*ownChild{}, prompts: map[string]promptRef{}, lists: map[string]*pages{},
 	}
 	r.mu.Lock()
 	r.sessions[s] = struct{}{}
 	r.mu.Unlock()
-	events, stop := r.events.subscribe()
+	if modern != nil && !modern.subscribes() {
+		return s // its rounds send what it hears
+	}
+	events, stop := r.events.follow()
 	s.wg.Go(func() {
 		defer stop()
 		s.pump(events)
@@ -71,19 +85,20 @@ func (s *aggSession) pump(events <-chan Event) {
 		case <-s.ctx.Done():
 			return
 		case ev := <-events:
-			if ev.Type == EventTools || ev.Type == EventStopped {
-				send(s.emit, []byte(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`))
+			_, seen := s.scope.event(ev)
+			if seen && (ev.Type == EventTools || ev.Type == EventStopped) && s.wants("notifications/tools/list_changed") {
+				send(s.emit, s.addressed([]byte(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)))
 			}
 		case raw := <-s.queue.ch:
 			s.queue.taken(raw)
-			send(s.emit, raw)
+			send(s.emit, s.addressed(raw))
 		case <-s.kick:
 			s.mu.Lock()
 			changed := s.changed
 			s.changed = map[string]bool{}
 			s.mu.Unlock()
 			for method := range changed {
-				send(s.emit, []byte(`{"jsonrpc":"2.0","method":"`+method+`"}`))
+				send(s.emit, s.addressed([]byte(`{"jsonrpc":"2.0","method":"`+method+`"}`)))
 			}
 			// A server that says so a thousand times is passed on twice a second.
 			select {
@@ -142,7 +157,7 @@ func (s *aggSession) answer(ctx context.Context, method string, id, params []byt
 	case "ping":
 		return resultLine(id, []byte(`{}`))
 	case "tools/list":
-		return s.page(method, "tools", id, params, func() [][]byte { return s.reg.table().list })
+		return s.page(method, "tools", id, params, s.tools)
 	case "tools/call":
 		return s.callTool(ctx, id, params)
 	case "resources/list", "resources/templates/list", "prompts/list":
@@ -179,26 +194,40 @@ func (s *aggSession) initialize(params []byte) []byte {
 		p.ProtocolVersion = client.Versions()[0]
 	}
 	if span, twice := onlyMember(params, "capabilities"); !twice && span.End != 0 {
-		caps := map[string]json.RawMessage{}
-		if raw := span.Of(params); json.Unmarshal(raw, &caps) == nil && len(raw) < 64<<10 {
-			s.mu.Lock()
-			s.caps, s.rawCaps = caps, string(raw)
-			s.mu.Unlock()
-		}
+		s.setCaps(span.Of(params))
 	}
 	b, err := json.Marshal(map[string]any{
 		"protocolVersion": p.ProtocolVersion,
-		"capabilities": map[string]any{
-			"tools": map[string]bool{"listChanged": true}, "prompts": map[string]bool{"listChanged": true},
-			"resources":   map[string]bool{"listChanged": true, "subscribe": true},
-			"completions": struct{}{}, "logging": struct{}{},
-		},
-		"serverInfo": map[string]string{"name": s.reg.cfg.Name, "version": s.reg.cfg.Version},
+		"capabilities":    aggCapabilities(),
+		"serverInfo":      s.reg.serverInfo(),
 	})
 	if err != nil { // strings and maps always marshal
 		return []byte(`{}`)
 	}
 	return b
+}
+
+// aggCapabilities are those of the aggregated endpoint in all revisions.
+func aggCapabilities() map[string]any {
+	return map[string]any{
+		"tools": map[string]bool{"listChanged": true}, "prompts": map[string]bool{"listChanged": true},
+		"resources":   map[string]bool{"listChanged": true, "subscribe": true},
+		"completions": struct{}{}, "logging": struct{}{},
+	}
+}
+
+func (r *Registry) serverInfo() map[string]string {
+	return map[string]string{"name": r.cfg.Name, "version": r.cfg.Version}
+}
+
+func (s *aggSession) setCaps(raw []byte) {
+	caps := map[string]json.RawMessage{}
+	if len(raw) >= 64<<10 || json.Unmarshal(raw, &caps) != nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.caps, s.rawCaps = caps, string(raw)
 }
 
 func (s *aggSession) capabilities() string {
@@ -214,7 +243,7 @@ func (s *aggSession) callTool(ctx context.Context, id, params []byte) []byte {
 		return relay.ErrorLine(id, -32602, "params.name must be given once, as a string")
 	}
 	at, ok := s.reg.table().tools[tool]
-	if !ok {
+	if !ok || !s.scope.tool(at.e.slug, at.t.name) {
 		return relay.ErrorLine(id, -32602, fmt.Sprintf("unknown tool %q", relay.Cut([]byte(tool), 80)))
 	}
 	args, twice := onlyMember(params, "arguments")

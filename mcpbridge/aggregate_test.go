@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/sandboxd/sandboxd/mcpbridge/client"
 	"github.com/sandboxd/sandboxd/mcpbridge/internal/fake"
 	"github.com/sandboxd/sandboxd/mcpbridge/relay"
 	"github.com/sandboxd/sandboxd/mcpbridge/remote"
@@ -127,7 +128,9 @@ func toolText(t testing.TB, res *mcp.CallToolResult, err error) string {
 
 func TestAggregateEveryFeature(t *testing.T) {
 	for _, sharing := range []Sharing{"", SharingSession, SharingTenant} {
-		t.Run(string(sharing), func(t *testing.T) { everyFeature(t, sdkStart, sharing) })
+		for _, version := range []string{"2025-06-18", "2025-11-25", client.Stateless} {
+			t.Run(string(sharing)+"/"+version, func(t *testing.T) { everyFeature(t, sdkStart, sharing, version) })
+		}
 	}
 }
 
@@ -144,12 +147,12 @@ func TestAggregateEveryFeatureOfRemoteServers(t *testing.T) {
 					return nil, err
 				}
 				return s, nil
-			}, SharingSession)
+			}, SharingSession, "2025-11-25")
 		})
 	}
 }
 
-func everyFeature(t *testing.T, start func(context.Context) (sandbox.Sandbox, error), sharing Sharing) {
+func everyFeature(t *testing.T, start func(context.Context) (sandbox.Sandbox, error), sharing Sharing, version string) {
 	r := newRegistry(t, Config{},
 		Server{Name: "my one", Start: start, Required: true, Sharing: sharing},
 		Server{Name: "two", Start: start, Required: true, Sharing: sharing})
@@ -170,14 +173,21 @@ func everyFeature(t *testing.T, start func(context.Context) (sandbox.Sandbox, er
 	c.AddRoots(&mcp.Root{URI: "file:///mine"}) //nolint:staticcheck // what clients have
 	hc := &http.Client{Transport: &http.Transport{}}
 	defer hc.CloseIdleConnections()
-	cs, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: serve(t, r).URL + "/mcp", HTTPClient: hc, MaxRetries: -1}, nil)
+	cs, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: serve(t, r).URL + "/mcp", HTTPClient: hc, MaxRetries: -1}, &mcp.ClientSessionOptions{ProtocolVersion: version})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer cs.Close()
+	if got := cs.InitializeResult().ProtocolVersion; got != version {
+		t.Errorf("negotiated %s, want %s", got, version)
+	}
 	call := func(do string) string {
 		t.Helper()
-		res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "mcp_my_one_work", Arguments: map[string]any{"do": do}})
+		params := &mcp.CallToolParams{Name: "mcp_my_one_work", Arguments: map[string]any{"do": do}}
+		if version == client.Stateless { // the level comes with each request
+			params.Meta = mcp.Meta{metaLevel: "warning"}
+		}
+		res, err := cs.CallTool(t.Context(), params)
 		return toolText(t, res, err)
 	}
 	for do, want := range map[string]string{"sample": "sampled", "elicit": "acceptme", "roots": "file:///mine"} {
@@ -244,20 +254,27 @@ func everyFeature(t *testing.T, start func(context.Context) (sandbox.Sandbox, er
 	if err := cs.Subscribe(t.Context(), &mcp.SubscribeParams{URI: "mcp-my-one+test://a"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := cs.SetLoggingLevel(t.Context(), &mcp.SetLoggingLevelParams{Level: "warning"}); err != nil { //nolint:staticcheck // what clients do
-		t.Fatal(err)
+	if version != client.Stateless {
+		if err := cs.SetLoggingLevel(t.Context(), &mcp.SetLoggingLevelParams{Level: "warning"}); err != nil { //nolint:staticcheck // what clients do
+			t.Fatal(err)
+		}
 	}
-	call("update")
-	if got := receive(t, "an update", updates); got != "mcp-my-one+test://a" {
-		t.Errorf("updated %s", got)
+	// Without sessions, a server of one's own lives for a request alone.
+	if alone := version == client.Stateless && sharing == SharingSession; !alone {
+		call("update")
+		if got := receive(t, "an update", updates); got != "mcp-my-one+test://a" {
+			t.Errorf("updated %s", got)
+		}
 	}
 	call("log")
 	if got := receive(t, "a log message", logs); got.Logger != "my_one/db" || got.Data != "slow" {
 		t.Errorf("logged %+v", got)
 	}
 	call("more")
-	receive(t, "resources/list_changed", resources)
-	receive(t, "prompts/list_changed", prompts)
+	if version != client.Stateless || sharing != SharingSession {
+		receive(t, "resources/list_changed", resources)
+		receive(t, "prompts/list_changed", prompts)
+	}
 	if err := cs.Unsubscribe(t.Context(), &mcp.UnsubscribeParams{URI: "mcp-my-one+test://a"}); err != nil {
 		t.Error(err)
 	}

@@ -132,9 +132,13 @@ func (s *aggSession) resource(ctx context.Context, method string, id, params []b
 	if twice || json.Unmarshal(span.Of(params), &uri) != nil {
 		return relay.ErrorLine(id, -32602, "params.uri must be given once, as a string")
 	}
-	e, own := s.reg.resourceOf(uri)
+	e, own := s.resourceOf(uri)
 	if e == nil {
-		return relay.ErrorLine(id, -32002, "no server has this resource")
+		code := -32002
+		if s.modern != nil {
+			code = -32602
+		}
+		return relay.ErrorLine(id, code, "no server has this resource")
 	}
 	switch method {
 	case "resources/subscribe":
@@ -281,7 +285,7 @@ func (s *aggSession) reference(ctx context.Context, params []byte) (*entry, rela
 		}
 		return p.e, relay.Edit{Span: place, With: quoted(p.name)}, nil
 	}
-	e, own := s.reg.resourceOf(name)
+	e, own := s.resourceOf(name)
 	if e == nil {
 		return nil, relay.Edit{}, errors.New("no server has this resource")
 	}
@@ -302,7 +306,7 @@ func (s *aggSession) setLevel(ctx context.Context, id, params []byte) []byte {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
-	for _, e := range s.reg.list() {
+	for _, e := range s.entries() {
 		cl := s.present(e)
 		if cl == nil {
 			continue

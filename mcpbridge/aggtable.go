@@ -17,7 +17,8 @@ type aggTool struct {
 type aggTable struct {
 	snaps   []*snapshot
 	tools   map[string]aggTool
-	list    [][]byte // the tools' definitions
+	names   []string // the tools, in their order
+	list    [][]byte // their definitions
 	leftOut map[string][]LeftOut
 }
 
@@ -68,11 +69,31 @@ func buildTable(entries []*entry, snaps []*snapshot, slugs []string) *aggTable {
 				leave(tl.name, err.Error())
 				continue
 			}
-			t.list = append(t.list, def)
+			t.list, t.names = append(t.list, def), append(t.names, name)
 			t.tools[name] = aggTool{e, tl}
 		}
 	}
 	return t
+}
+
+// tools lists the definitions that the session's client sees.
+func (s *aggSession) tools() [][]byte {
+	t := s.reg.table()
+	if s.scope == nil {
+		return t.list
+	}
+	var out [][]byte
+	for i, name := range t.names {
+		if at := t.tools[name]; s.scope.tool(at.e.slug, at.t.name) {
+			out = append(out, t.list[i])
+		}
+	}
+	return out
+}
+
+// entries are the servers that the session's client sees.
+func (s *aggSession) entries() []*entry {
+	return slices.DeleteFunc(s.reg.list(), func(e *entry) bool { return !s.scope.server(e.slug) })
 }
 
 // renamed is the tool's definition with another name, and with a root type in

@@ -35,7 +35,13 @@ func (r *Registry) Handler() http.Handler {
 		mux.HandleFunc(route.pattern, route.serve)
 	}
 	for path, h := range r.cfg.Handlers {
-		mux.Handle(path, h)
+		mux.HandleFunc(path, func(w http.ResponseWriter, req *http.Request) {
+			if !scopeOf(req).whole() {
+				writeError(w, errf(CodeNoPath, "no such path"))
+				return
+			}
+			h.ServeHTTP(w, req)
+		})
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		writeError(w, errf(CodeNoPath, "no such path"))
@@ -63,7 +69,7 @@ func (r *Registry) routes() []route {
 		{"GET /api/v1/automation/connectors", r.listConnectors},
 		{"GET /api/v1/automation/connectors/{name}", r.getConnector},
 		{"POST /api/v1/automation/connectors/{name}/actions/{key}", r.invoke},
-		{"GET /api/v1/servers", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, r.Status()) }},
+		{"GET /api/v1/servers", r.listServers},
 		{"GET /api/v1/events", r.streamEvents},
 		{"/mcp", r.aggregate.ServeHTTP},
 		{"/mcp/{server}", r.serveRaw},
@@ -72,7 +78,7 @@ func (r *Registry) routes() []route {
 }
 
 func (r *Registry) serveRaw(w http.ResponseWriter, req *http.Request) {
-	e := r.entry(Slug(req.PathValue("server")))
+	e := r.seen(req, req.PathValue("server"))
 	if e == nil {
 		writeError(w, errf(CodeUnknownConnector, "no server %q", relay.Cut([]byte(req.PathValue("server")), 80)))
 		return
@@ -96,27 +102,48 @@ func (r *Registry) health(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, code, map[string]any{"status": status, "servers": counts})
 }
 
-func (r *Registry) listConnectors(w http.ResponseWriter, _ *http.Request) {
+func (r *Registry) listServers(w http.ResponseWriter, req *http.Request) {
+	scope := scopeOf(req)
+	var all []Status
+	for _, st := range r.Status() {
+		if scope.server(st.Name) {
+			all = append(all, scope.status(st))
+		}
+	}
+	writeJSON(w, http.StatusOK, all)
+}
+
+func (r *Registry) listConnectors(w http.ResponseWriter, req *http.Request) {
+	scope := scopeOf(req)
 	all := []Descriptor{}
 	for _, c := range r.Connectors() {
-		all = append(all, c.Descriptor())
+		if d := c.Descriptor(); scope.server(d.Name) {
+			all = append(all, scope.descriptor(d))
+		}
 	}
 	writeJSON(w, http.StatusOK, all)
 }
 
 func (r *Registry) getConnector(w http.ResponseWriter, req *http.Request) {
-	e := r.entry(Slug(req.PathValue("name")))
+	e := r.seen(req, req.PathValue("name"))
 	if e == nil || e.snap.Load() == nil {
 		writeError(w, errf(CodeUnknownConnector, "no connector %q", relay.Cut([]byte(req.PathValue("name")), 80)))
 		return
 	}
-	writeJSON(w, http.StatusOK, e.descriptor())
+	writeJSON(w, http.StatusOK, scopeOf(req).descriptor(e.descriptor()))
 }
 
 func (r *Registry) invoke(w http.ResponseWriter, req *http.Request) {
-	e := r.entry(Slug(req.PathValue("name")))
+	e := r.seen(req, req.PathValue("name"))
 	if e == nil {
 		writeError(w, errf(CodeUnknownConnector, "no connector %q", relay.Cut([]byte(req.PathValue("name")), 80)))
+		return
+	}
+	key := req.PathValue("key")
+	scope := scopeOf(req)
+	if snap := e.snap.Load(); !scope.tool(e.slug, key) || scope.narrows() && snap != nil && snap.byName[key] == nil {
+		// The usual error names tools that this client may not know.
+		writeError(w, errf(CodeUnknownAction, "connector %q has no action %q", e.slug, relay.Cut([]byte(key), 80)))
 		return
 	}
 	args, err := r.readArgs(w, req)
@@ -124,7 +151,11 @@ func (r *Registry) invoke(w http.ResponseWriter, req *http.Request) {
 		writeError(w, err)
 		return
 	}
-	res, cerr := e.call(req.Context(), req.PathValue("key"), args)
+	ctx := req.Context()
+	if scope != nil {
+		ctx = WithCaller(ctx, scope.name())
+	}
+	res, cerr := e.call(ctx, key, args)
 	if cerr != nil {
 		writeError(w, asError(cerr))
 		return
@@ -166,6 +197,7 @@ func (r *Registry) readArgs(w http.ResponseWriter, req *http.Request) (json.RawM
 
 // streamEvents sends the registry's events from now on as an SSE stream.
 func (r *Registry) streamEvents(w http.ResponseWriter, req *http.Request) {
+	scope := scopeOf(req)
 	events, stop := r.events.subscribe()
 	if events == nil {
 		writeError(w, errf(CodeBusy, "%d streams of events are open already: close one", r.cfg.MaxEventStreams))
@@ -198,6 +230,11 @@ func (r *Registry) streamEvents(w http.ResponseWriter, req *http.Request) {
 		case <-alive.C:
 			text = ": alive\n\n"
 		case ev := <-events:
+			ev, ok := scope.event(ev)
+			if !ok {
+				text = ""
+				continue
+			}
 			b, err := json.Marshal(ev)
 			if err != nil {
 				return

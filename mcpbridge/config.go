@@ -32,9 +32,10 @@ type Config struct {
 	// OnEvent receives every Event, in order for each server. It must not
 	// block. Nil drops them (the HTTP event stream has them anyway).
 	OnEvent func(Event)
-	// Authorize, where set, decides about each HTTP request but health; an
-	// error is answered with 401 and never shown.
-	Authorize func(*http.Request) error
+	// Authorize, where set, decides about each HTTP request but health: what
+	// its client may see (nil: everything), or an error, which is answered with
+	// 401 and never shown.
+	Authorize func(*http.Request) (*Scope, error)
 	// AllowedHosts are the Host names (without port) that the HTTP handler
 	// answers to; nil means localhost and the loopback addresses. "*" is any.
 	AllowedHosts []string

@@ -58,6 +58,7 @@ type entry struct {
 	snap atomic.Pointer[snapshot]
 	// approved is what the pins say; nil until they were first read.
 	approved atomic.Pointer[definitions]
+	network  atomic.Bool                   // its messages are HTTP requests
 	live     atomic.Pointer[client.Client] // nil while there is none
 
 	mu     sync.Mutex

@@ -19,13 +19,14 @@ func (e *entry) list(ctx context.Context, cl *client.Client) (l toolList, err er
 	if err != nil {
 		return l, err
 	}
-	return toolList{defs, more}, nil
+	return toolList{defs: defs, more: more, http: e.network.Load()}, nil
 }
 
 // toolList is a list of tools as the server gave it.
 type toolList struct {
 	defs []json.RawMessage
 	more bool // it went on beyond the limit
+	http bool // calls are HTTP requests
 }
 
 // watchPins admits the last list again when something was approved.
@@ -70,7 +71,7 @@ func (e *entry) take(l *toolList) {
 	if l != nil {
 		e.last = *l
 	}
-	snap := admit(e.last.defs, e.last.more, e.srv)
+	snap := admit(e.last, e.srv)
 	e.pin(snap)
 	for _, u := range snap.unapproved {
 		e.log.Warn("tool is not as it was approved", "tool", u.Tool, "reason", u.Reason)

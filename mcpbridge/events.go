@@ -50,19 +50,38 @@ type Event struct {
 // hub gives events to subscribers that may be slow: what one does not take in
 // time it misses.
 type hub struct {
-	max  int // subscribers at once
-	mu   sync.Mutex
-	subs map[chan Event]struct{}
+	max     int // subscribers at once
+	mu      sync.Mutex
+	outside int // those that max is for
+	subs    map[chan Event]struct{}
 }
 
 // subscribe is nil where there are as many subscribers as may be.
 func (h *hub) subscribe() (<-chan Event, func()) {
-	ch := make(chan Event, 256)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.subs) >= h.max {
+	if h.outside >= h.max {
 		return nil, nil
 	}
+	h.outside++
+	ch, stop := h.add()
+	return ch, func() {
+		stop()
+		h.mu.Lock()
+		h.outside--
+		h.mu.Unlock()
+	}
+}
+
+// follow is for sessions, which have bounds of their own.
+func (h *hub) follow() (<-chan Event, func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.add()
+}
+
+func (h *hub) add() (<-chan Event, func()) {
+	ch := make(chan Event, 256)
 	if h.subs == nil {
 		h.subs = map[chan Event]struct{}{}
 	}

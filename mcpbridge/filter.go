@@ -13,15 +13,18 @@ import (
 // nothing but lists of tools and calls.
 type filter struct {
 	srv  Server
-	pins func() definitions // nil where every definition passes
-	on   bool
-	mu   sync.Mutex
-	list map[string]bool // ids of open tools/list requests
-	held map[string]bool // tools that this session's server defines in another way
+	slug string
+	// scope is what the session's client may see; nil is everything.
+	scope *Scope
+	pins  func() definitions // nil where every definition passes
+	on    bool
+	mu    sync.Mutex
+	list  map[string]bool // ids of open tools/list requests
+	held  map[string]bool // tools that this session's server defines in another way
 }
 
-func (e *entry) newFilter() *filter {
-	f := &filter{srv: e.srv, list: map[string]bool{}, held: map[string]bool{}}
+func (e *entry) newFilter(scope *Scope) *filter {
+	f := &filter{srv: e.srv, slug: e.slug, scope: scope, list: map[string]bool{}, held: map[string]bool{}}
 	if e.srv.Pin == PinStrict {
 		f.pins = func() definitions {
 			if d := e.approved.Load(); d != nil {
@@ -30,7 +33,7 @@ func (e *entry) newFilter() *filter {
 			return nil
 		}
 	}
-	f.on = f.pins != nil || e.srv.ToolsAllowlist != nil || len(e.srv.Include) > 0 || len(e.srv.Renames) > 0 || len(e.srv.Descriptions) > 0
+	f.on = f.pins != nil || scope.narrows() || e.srv.ToolsAllowlist != nil || len(e.srv.Include) > 0 || len(e.srv.Renames) > 0 || len(e.srv.Descriptions) > 0
 	return f
 }
 
@@ -69,7 +72,7 @@ func (f *filter) fromClient(m relay.Message, raw []byte) (_ relay.Message, out, 
 			return m, nil, refuse(m, raw, "params.name must be given once, as a string")
 		}
 		wire, ok := f.srv.wire(tool)
-		if !ok {
+		if !ok || !f.scope.tool(f.slug, tool) {
 			return m, nil, refuse(m, raw, fmt.Sprintf("unknown tool %q", relay.Cut([]byte(tool), 80)))
 		}
 		if why := f.refuses(wire); why != "" {
@@ -167,7 +170,7 @@ func (f *filter) define(def []byte) []byte {
 		}
 	}
 	shown, ok := f.srv.shown(wire)
-	if !ok {
+	if !ok || !f.scope.tool(f.slug, shown) {
 		return nil
 	}
 	out, err := f.srv.present(def, wire, shown)

@@ -45,7 +45,7 @@ func TestScanIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := admit(defs, false, srv)
+	s := admit(toolList{defs: defs}, srv)
 	s.flag(suspect.New(), &snapshot{})
 	if len(s.tools) != 100 || len(s.flagged) != 1 || s.flagged[0].Tool != "t40" {
 		t.Errorf("%d tools, flagged %+v", len(s.tools), s.flagged)

@@ -18,6 +18,7 @@ func (r *Registry) guard(next http.Handler) http.Handler {
 			next.ServeHTTP(w, req)
 			return
 		}
+		var scope *Scope
 		if !r.hostAllowed(req.Host) {
 			writeError(w, errf(CodeForbidden, "this Host is not served here: add it to the allowed hosts"))
 			return
@@ -35,14 +36,15 @@ func (r *Registry) guard(next http.Handler) http.Handler {
 			}
 		}
 		if r.cfg.Authorize != nil {
-			if err := r.cfg.Authorize(req); err != nil {
+			var err error
+			if scope, err = r.cfg.Authorize(req); err != nil {
 				r.cfg.Logger.Warn("request refused", "error", err)
 				w.Header().Set("WWW-Authenticate", "Bearer")
 				writeError(w, errf(CodeUnauthorized, "a valid bearer token is needed"))
 				return
 			}
 		}
-		next.ServeHTTP(w, req)
+		next.ServeHTTP(w, withScope(req, scope))
 	})
 }
 

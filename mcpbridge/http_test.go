@@ -120,11 +120,11 @@ func TestAPI(t *testing.T) {
 
 func TestAuthorize(t *testing.T) {
 	start, _ := starts(echoServer)
-	r := newRegistry(t, Config{Authorize: func(req *http.Request) error {
+	r := newRegistry(t, Config{Authorize: func(req *http.Request) (*Scope, error) {
 		if req.Header.Get("Authorization") != "Bearer right" {
-			return errors.New("wrong token")
+			return nil, errors.New("wrong token")
 		}
-		return nil
+		return nil, nil
 	}}, Server{Name: "x", Start: start, Required: true})
 	url := serve(t, r).URL
 	for _, path := range []string{"/api/v1/automation/connectors", "/mcp", "/mcp/x", "/api/v1/events", "/api/v1/servers"} {
@@ -143,9 +143,15 @@ func TestAuthorize(t *testing.T) {
 
 func connect(t testing.TB, endpoint string, opts *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
+	return connectAs(t, endpoint, opts, "")
+}
+
+// connectAs speaks one revision; empty is go-sdk's newest.
+func connectAs(t testing.TB, endpoint string, opts *mcp.ClientOptions, version string) *mcp.ClientSession {
+	t.Helper()
 	hc := &http.Client{Transport: &http.Transport{}}
 	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, opts)
-	cs, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: endpoint, HTTPClient: hc, MaxRetries: -1}, nil)
+	cs, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: endpoint, HTTPClient: hc, MaxRetries: -1}, &mcp.ClientSessionOptions{ProtocolVersion: version})
 	if err != nil {
 		t.Fatal(err)
 	}

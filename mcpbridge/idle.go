@@ -64,7 +64,7 @@ func (e *entry) cached(ctx context.Context) bool {
 	e.mu.Lock()
 	e.capabilities = c.Capabilities
 	e.mu.Unlock()
-	e.take(&toolList{c.Tools, c.More})
+	e.take(&toolList{defs: c.Tools, more: c.More})
 	return true
 }
 

@@ -196,7 +196,7 @@ func TestSharingSessionKeepsClientsApart(t *testing.T) {
 		_, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "mcp_x_echo", Arguments: map[string]any{"text": "hi"}})
 		return err
 	}
-	one, two, three := connect(t, url, nil), connect(t, url, nil), connect(t, url, nil)
+	one, two, three := connectAs(t, url, nil, "2025-11-25"), connectAs(t, url, nil, "2025-11-25"), connectAs(t, url, nil, "2025-11-25")
 	for _, cs := range []*mcp.ClientSession{one, two, one, two} {
 		if err := call(cs); err != nil {
 			t.Error(err)

@@ -117,11 +117,11 @@ func TestOpenAPIHoldsWhatIsServed(t *testing.T) {
 		}
 	})
 	broken, _ := starts(func() *fake.Server { return &fake.Server{Version: "1.0"} })
-	r := newRegistry(t, Config{MaxBody: 500, Authorize: func(req *http.Request) error {
+	r := newRegistry(t, Config{MaxBody: 500, Authorize: func(req *http.Request) (*Scope, error) {
 		if req.Header.Get("X-Refuse") != "" {
-			return context.Canceled
+			return nil, context.Canceled
 		}
-		return nil
+		return nil, nil
 	}},
 		Server{Name: "x", Start: start, Required: true, CallTimeout: 50 * time.Millisecond},
 		Server{Name: "y", Start: broken, Limits: Limits{Restarts: 1}})

@@ -18,6 +18,9 @@ func WithCaller(ctx context.Context, name string) context.Context {
 }
 
 func caller(ctx context.Context, s *aggSession) any {
+	if s != nil && s.modern != nil {
+		return s.modern.owner // each of its requests is a session
+	}
 	if s != nil {
 		return s
 	}

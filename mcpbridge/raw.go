@@ -14,13 +14,13 @@ import (
 func (e *entry) newRaw() (*streamhttp.Handler, error) {
 	c := e.reg.cfg
 	return streamhttp.New(streamhttp.Config{
-		Open: e.openRaw, Stateless: e.srv.Sharing == "" || e.srv.Sharing == SharingSession,
+		Open: e.openRaw, Owner: ownerOf, Stateless: e.srv.Sharing == "" || e.srv.Sharing == SharingSession,
 		MaxBody: c.MaxBody, MaxSessions: e.srv.Limits.Sessions, Idle: c.SessionIdle, Logger: e.log,
 	})
 }
 
-func (e *entry) openRaw(ctx context.Context, _ *http.Request, emit streamhttp.Emit) (streamhttp.Session, error) {
-	f := e.newFilter()
+func (e *entry) openRaw(ctx context.Context, req *http.Request, emit streamhttp.Emit) (streamhttp.Session, error) {
+	f := e.newFilter(scopeOf(req))
 	if e.srv.Sharing == SharingTenant || e.srv.Sharing == SharingCall {
 		return e.openShared(ctx, f, emit)
 	}

@@ -39,6 +39,8 @@ type Registry struct {
 	drainOnce sync.Once
 	aggregate *streamhttp.Handler
 	sessions  map[*aggSession]struct{} // of the aggregated endpoint
+	parked    map[string]*modernCall   // requests that wait for their clients, by state
+	expiring  sync.WaitGroup           // of those that waited too long
 	agg       atomic.Pointer[aggTable]
 	// backoff is how long to wait before the n-th start in a row (from 1).
 	backoff func(n int) time.Duration
@@ -51,7 +53,8 @@ func New(cfg Config) (*Registry, error) {
 		return nil, err
 	}
 	r := &Registry{
-		cfg: cfg, finder: suspect.New(), shown: newShown(cfg.Secrets), entries: map[string]*entry{}, sessions: map[*aggSession]struct{}{}, done: make(chan struct{}), drained: make(chan struct{}), backoff: backoff,
+		cfg: cfg, finder: suspect.New(), shown: newShown(cfg.Secrets), entries: map[string]*entry{}, sessions: map[*aggSession]struct{}{},
+		parked: map[string]*modernCall{}, done: make(chan struct{}), drained: make(chan struct{}), backoff: backoff,
 		pins: OpenPins(PinsDir(cfg.StateDir)), lists: OpenPins(listsDir(cfg.StateDir)), pinsEvery: 2 * time.Second,
 	}
 	if r.places, err = fair.New(fair.Config{Places: cfg.MaxCalls, Waiting: 8 * cfg.MaxCalls, Own: true}); err != nil {
@@ -264,6 +267,7 @@ func (r *Registry) Close(ctx context.Context) error {
 	}
 	r.mu.Unlock()
 	err := r.aggregate.Close(ctx)
+	r.unparkAll()
 	return errors.Join(err, r.undo(ctx, r.list()))
 }
 

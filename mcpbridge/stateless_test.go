@@ -88,7 +88,7 @@ func TestStatelessFallsBack(t *testing.T) {
 	r := newRegistry(t, Config{}, Server{Name: "x", Start: start, Required: true})
 	url := serve(t, r).URL
 	filtered := newRegistry(t, Config{}, Server{Name: "x", Start: start, Required: true, ToolsAllowlist: []string{"echo"}})
-	for _, path := range []string{url + "/mcp", url + "/mcp/x", serve(t, filtered).URL + "/mcp/x"} {
+	for _, path := range []string{url + "/mcp/x", serve(t, filtered).URL + "/mcp/x"} {
 		status, body, _ := do(t, "POST", path, `{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{`+modernMeta+`}}}`,
 			"Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", "server/discover")
 		if status != 400 || !strings.Contains(body, `"code":-32022`) || !strings.Contains(body, `"2025-11-25"`) {

@@ -115,7 +115,21 @@ func (e *entry) exchange(ctx context.Context, s *aggSession, method, what string
 	if err != nil {
 		return nil, err
 	}
-	return cl.Call(ctx, method, params, p)
+	return cl.CallFor(ctx, e.caller(s), method, params, p)
+}
+
+// caller is who a server of the newest revision asks within its answers: no
+// other than the one whose request it answers.
+func (e *entry) caller(s *aggSession) client.Caller {
+	if s == nil {
+		return client.Caller{Capabilities: json.RawMessage(`{"roots":{}}`)}
+	}
+	return client.Caller{
+		Capabilities: json.RawMessage(s.capabilities()),
+		Request: func(cl *client.Client, method string, id, params json.RawMessage) bool {
+			return s.ask(e, cl, method, id, params)
+		},
+	}
 }
 
 // clock bounds what is left of a call's time, which stands still while the caller's
@@ -237,8 +251,13 @@ func (e *entry) dial(ctx context.Context, o dialOptions) (*client.Client, error)
 	if err != nil {
 		return nil, err
 	}
+	// A server on the network takes each message for itself.
+	d, network := sb.(interface{ Discovers() bool })
+	network = network && d.Discovers()
+	e.network.Store(network)
 	return client.Connect(ctx, sb, client.Options{
-		Name: e.reg.cfg.Name, Version: e.reg.cfg.Version, MaxLine: e.srv.Limits.Line, Logger: e.log,
+		Discover: network,
+		Name:     e.reg.cfg.Name, Version: e.reg.cfg.Version, MaxLine: e.srv.Limits.Line, Logger: e.log,
 		Capabilities: json.RawMessage(o.capabilities), Notify: o.notify, Request: o.request,
 		Stray: func(line []byte) { e.serverLog("stdout", line) },
 		Stderr: &logWriter{line: func(line []byte) {

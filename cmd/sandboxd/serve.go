@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
 	"errors"
@@ -49,7 +50,7 @@ servers too, and connections that they forbid end. A fault leaves everything as
 it was.
 
 Several files merge, later ones over earlier ones with the same name. Beyond
-loopback a token is required: --token-file.`,
+loopback a token is required: --token-file, or the config's clients.`,
 		Args:        exactly(0),
 		Annotations: map[string]string{handlesHangup: "yes"},
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -91,8 +92,8 @@ func (f *serveFlags) serve(ctx context.Context) error {
 	if _, _, err := net.SplitHostPort(listen); err != nil {
 		return usagef("--listen %q: want HOST:PORT", listen)
 	}
-	if token == "" && !isLoopback(listen) {
-		return usagef("listening on %s lets other machines call the tools: give --token-file, or listen on 127.0.0.1", listen)
+	if token == "" && len(cfg.Clients) == 0 && !isLoopback(listen) {
+		return usagef("listening on %s lets other machines call the tools: give --token-file, or clients in the config, or listen on 127.0.0.1", listen)
 	}
 	lookups := slices.ContainsFunc(cfg.Servers, func(s config.Server) bool { return looksUp(s.Policy) })
 	l, closeAll, err := f.open(ctx, lookups)
@@ -237,17 +238,41 @@ func bridgeConfig(l *launcher, c *config.Config, token string) mcpbridge.Config 
 	for _, s := range c.Secrets {
 		cfg.Secrets = append(cfg.Secrets, s.Reveal())
 	}
-	if token != "" {
+	if token != "" || len(c.Clients) > 0 {
 		cfg.AllowedHosts = []string{"*"} // the token, not the name, is the proof
-		cfg.Authorize = func(r *http.Request) error {
-			got, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-			if !ok || subtle.ConstantTimeCompare([]byte(got), []byte(token)) != 1 {
-				return errors.New("no valid bearer token")
-			}
-			return nil
-		}
+		cfg.Authorize = authorize(token, c.Clients)
 	}
 	return cfg
+}
+
+// authorize knows who sends a request by its bearer token: whoever has that of
+// --token-file sees everything, a client of the config what it names there.
+func authorize(token string, clients []config.Client) func(*http.Request) (*mcpbridge.Scope, error) {
+	type known struct {
+		sum   [sha256.Size]byte
+		scope *mcpbridge.Scope
+	}
+	var all []known
+	if token != "" {
+		all = append(all, known{sha256.Sum256([]byte(token)), nil})
+	}
+	for _, c := range clients {
+		all = append(all, known{c.TokenSHA256, &mcpbridge.Scope{Name: c.Name, Servers: c.Servers, Tools: c.Tools}})
+	}
+	return func(r *http.Request) (*mcpbridge.Scope, error) {
+		got, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		sum := sha256.Sum256([]byte(got))
+		found := -1
+		for i, k := range all { // all of them, so that the time says nothing
+			if subtle.ConstantTimeCompare(sum[:], k.sum[:]) == 1 {
+				found = i
+			}
+		}
+		if !ok || found < 0 {
+			return nil, errors.New("no valid bearer token")
+		}
+		return all[found].scope, nil
+	}
 }
 
 // readToken reads a token file that others must not be able to read.

@@ -33,6 +33,11 @@ type Options struct {
 	// Capabilities is the JSON object of client capabilities to declare; empty
 	// declares roots alone.
 	Capabilities json.RawMessage
+	// Discover asks for server/discover (2026-07-28) before anything else, and
+	// falls back to initialize. It is for transports on which a server cannot
+	// end of a request that it does not know. Otherwise initialize comes first,
+	// and server/discover only after a server that refused it.
+	Discover bool
 	// Notify receives each notification but progress, from the reading
 	// goroutine: it must not block. params may be nil.
 	Notify func(method string, params json.RawMessage)
@@ -72,14 +77,21 @@ type call struct {
 // Client is one initialized session. It owns the sandbox and is safe for
 // concurrent use.
 type Client struct {
-	opts Options
-	conn *relay.Conn
-	init Init
+	opts   Options
+	conn   *relay.Conn
+	init   Init
+	modern bool // the server speaks 2026-07-28; set before Connect returns
+	life   context.Context
+	stop   context.CancelFunc
 
 	mu      sync.Mutex
 	nextID  int64
 	pending map[int64]*call
 	gone    bool
+	level   string                  // of log messages, asked for with each request
+	inputs  map[string]chan []byte  // answers that requests wait for, by IDKey
+	acks    map[int64]chan struct{} // closed when a subscription is acknowledged
+	subs    map[string]context.CancelFunc
 
 	orphans atomic.Int64 // answers to nothing
 	watcher sync.WaitGroup
@@ -98,10 +110,19 @@ func Connect(ctx context.Context, sb sandbox.Sandbox, opts Options) (*Client, er
 	if opts.MaxDepth <= 0 {
 		opts.MaxDepth = 1000
 	}
+	if len(opts.Capabilities) == 0 {
+		// Some servers hide tools from a client without roots; this one has none
+		// to show, and says so when it is asked.
+		opts.Capabilities = json.RawMessage(`{"roots":{}}`)
+	}
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	c := &Client{opts: opts, pending: map[int64]*call{}}
+	c := &Client{
+		opts: opts, pending: map[int64]*call{}, inputs: map[string]chan []byte{},
+		acks: map[int64]chan struct{}{}, subs: map[string]context.CancelFunc{},
+	}
+	c.life, c.stop = context.WithCancel(context.WithoutCancel(ctx))
 	ready := make(chan struct{})
 	c.conn = relay.NewConn(sb, relay.ConnOptions{ //nolint:contextcheck // the connection outlives the handshake
 		MaxLine: opts.MaxLine, Stray: opts.Stray, Stderr: opts.Stderr, Stop: opts.Stop, Logger: opts.Logger,
@@ -110,7 +131,7 @@ func Connect(ctx context.Context, sb sandbox.Sandbox, opts Options) (*Client, er
 	})
 	close(ready) // c.conn is set
 	c.watcher.Go(c.watch)
-	if err := c.initialize(ctx); err != nil {
+	if err := c.handshake(ctx); err != nil {
 		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
 		defer cancel()
 		return nil, errors.Join(err, c.Close(cctx))
@@ -119,11 +140,6 @@ func Connect(ctx context.Context, sb sandbox.Sandbox, opts Options) (*Client, er
 }
 
 func (c *Client) initialize(ctx context.Context) error {
-	if len(c.opts.Capabilities) == 0 {
-		// Some servers hide tools from a client without roots; this one has none
-		// to show, and says so when it is asked.
-		c.opts.Capabilities = json.RawMessage(`{"roots":{}}`)
-	}
 	params, err := json.Marshal(map[string]any{
 		"protocolVersion": Versions()[0],
 		"capabilities":    c.opts.Capabilities,
@@ -132,7 +148,7 @@ func (c *Client) initialize(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	raw, err := c.Call(ctx, "initialize", params, nil)
+	raw, err := c.exchange(ctx, "initialize", params, nil)
 	if err != nil {
 		return fmt.Errorf("initialize: %w", err)
 	}
@@ -151,7 +167,8 @@ func (c *Client) initialize(ctx context.Context) error {
 	return c.Notify(ctx, "notifications/initialized", nil)
 }
 
-// Init is what the server said at initialize.
+// Init is what the server said at initialize, or in the same form what it said
+// at server/discover.
 func (c *Client) Init() Init { return c.init }
 
 // Done is closed when the server and its sandbox are gone.
@@ -165,6 +182,7 @@ func (c *Client) Stats() (strays, orphans int64) { return c.conn.Strays(), c.orp
 
 // Close stops the sandbox by its ladder and fails what is pending.
 func (c *Client) Close(ctx context.Context) error {
+	c.stop()
 	err := c.conn.Close(ctx)
 	if err == nil {
 		c.watcher.Wait()
@@ -179,7 +197,15 @@ func (c *Client) Close(ctx context.Context) error {
 // receives the params of each progress notification for the request, from the
 // reading goroutine; params must then carry the request's token, which Token
 // makes.
+//
+// What the older revisions have methods for (subscriptions, the log level, ping)
+// is asked of a server of the newest in its own way.
 func (c *Client) Call(ctx context.Context, method string, params []byte, progress *Progress) (json.RawMessage, error) {
+	return c.CallFor(ctx, Caller{}, method, params, progress)
+}
+
+// exchange sends one request and waits for its answer.
+func (c *Client) exchange(ctx context.Context, method string, params []byte, progress *Progress) (json.RawMessage, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -226,7 +252,12 @@ func (c *Client) cancel(ctx context.Context, id int64) {
 
 // Respond sends the answer to a request that Options.Request took. It is
 // false where the server is gone or does not read.
-func (c *Client) Respond(line []byte) bool { return c.conn.TrySend(line) }
+func (c *Client) Respond(line []byte) bool {
+	if c.modern {
+		return c.fulfilled(line)
+	}
+	return c.conn.TrySend(line)
+}
 
 // Notify sends a notification with raw params, nil for none.
 func (c *Client) Notify(ctx context.Context, method string, params []byte) error {

@@ -118,7 +118,7 @@ func (c *Client) request(m relay.Message, line []byte) {
 func (c *Client) notification(m relay.Message, line []byte) {
 	params := m.Params.Of(line)
 	if m.Method != "notifications/progress" {
-		if c.opts.Notify != nil {
+		if params, ok := c.unwrap(m.Method, params); ok && c.opts.Notify != nil {
 			c.opts.Notify(m.Method, params)
 		}
 		return

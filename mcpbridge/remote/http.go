@@ -11,6 +11,7 @@ import (
 	"mime"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/sandboxd/sandboxd/mcpbridge/relay"
@@ -105,7 +106,17 @@ func (s *Server) send(m relay.Message, line []byte) {
 		s.log("a message was answered " + status(res.StatusCode))
 	}
 	if m.Method == "notifications/initialized" && s.cfg.Transport == StreamableHTTP {
-		s.wg.Go(s.listen)
+		// What a server asks goes to a stream that is open: it comes before what
+		// could make it ask.
+		opened := make(chan struct{})
+		s.wg.Go(func() { s.listen(sync.OnceFunc(func() { close(opened) })) })
+		t := time.NewTimer(listenWait)
+		defer t.Stop()
+		select {
+		case <-opened:
+		case <-t.C:
+		case <-s.ctx.Done():
+		}
 	}
 }
 
@@ -360,11 +371,13 @@ func (s *Server) get(ctx context.Context, lastID string) (*http.Response, int) {
 
 // listen keeps the stream open on which a server speaks unasked. A server may
 // have none (405). One that has forgotten the session is given a new one.
-func (s *Server) listen() {
+func (s *Server) listen(opened func()) {
+	defer opened()
 	lastID, retry, failures, had := "", minRetry, 0, false
 	for s.ctx.Err() == nil && failures < maxFailures {
 		session := s.sessionID()
 		res, code := s.get(s.ctx, lastID)
+		opened()
 		switch {
 		case res != nil:
 			failures, had = 0, true

@@ -60,9 +60,10 @@ type Credentials interface {
 const (
 	maxOpen     = 1024 // requests that are under way
 	notifyWait  = 30 * time.Second
-	endWait     = 2 * time.Second // for the DELETE that ends a session
-	maxResumes  = 20              // of one request's stream
-	maxFailures = 3               // of the stream for what is unasked, one after another
+	listenWait  = 500 * time.Millisecond // for the stream of what a server says unasked
+	endWait     = 2 * time.Second        // for the DELETE that ends a session
+	maxResumes  = 20                     // of one request's stream
+	maxFailures = 3                      // of the stream for what is unasked, one after another
 	minRetry    = 100 * time.Millisecond
 	maxRetry    = 30 * time.Second
 	endpointMax = 30 * time.Second // until the older transport names its endpoint

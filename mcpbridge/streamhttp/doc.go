@@ -1,5 +1,5 @@
 // Package streamhttp is the server's side of MCP's Streamable HTTP transport
-// (revisions 2025-03-26 to 2025-11-25) for messages that stay raw bytes.
+// (revisions 2025-03-26 to 2026-07-28) for messages that stay raw bytes.
 //
 // It knows sessions, streams and which response goes to which request, and
 // nothing of what a message means. It may never decode a message's values,

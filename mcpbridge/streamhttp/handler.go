@@ -40,10 +40,19 @@ type Emit func(m relay.Message, raw []byte)
 type Config struct {
 	// Open starts a session for a client that sent initialize.
 	Open func(ctx context.Context, r *http.Request, emit Emit) (Session, error)
+	// Owner, where set, names who sent a request: a session is known to the one
+	// that opened it alone, and backends without sessions are not shared.
+	Owner func(*http.Request) string
 	// Stateless serves requests of the revision 2026-07-28, which knows no
 	// sessions, if what Open gives speaks it. Otherwise a client is told which
 	// versions there are.
 	Stateless bool
+	// Serve, where set, serves each request of the revision 2026-07-28 by itself,
+	// in place of Stateless: it gives emit what belongs to the request, the
+	// response last, and returns when there is nothing more. What comes after
+	// the response is dropped. ctx ends with the client's connection and with
+	// the handler.
+	Serve func(ctx context.Context, r *http.Request, m relay.Message, raw []byte, emit Emit)
 	// MaxBody bounds a request's body in bytes.
 	MaxBody int64
 	// MaxSessions bounds the sessions that are open at once.
@@ -78,6 +87,11 @@ type Handler struct {
 	wg       sync.WaitGroup // one for each session's owner
 
 	stateless stateless
+
+	// singles are the requests that Serve has; life ends them.
+	singles chan struct{}
+	life    context.Context
+	end     context.CancelFunc
 }
 
 // New checks the configuration.
@@ -89,7 +103,9 @@ func New(cfg Config) (*Handler, error) {
 		cfg.Stop = 20 * time.Second
 	}
 	h := &Handler{cfg: cfg, sessions: map[string]*session{}, drain: make(chan struct{})}
-	h.stateless.h = h
+	h.singles = make(chan struct{}, maxRequests)
+	h.life, h.end = context.WithCancel(context.Background())
+	h.stateless.h, h.stateless.runs = h, map[string]*statelessRun{}
 	return h, nil
 }
 
@@ -108,6 +124,7 @@ func (h *Handler) Close(ctx context.Context) error {
 	for _, s := range all {
 		s.end()
 	}
+	h.end()
 	done := make(chan struct{})
 	go func() { h.wg.Wait(); close(done) }()
 	select {
@@ -176,7 +193,7 @@ func (h *Handler) find(w http.ResponseWriter, r *http.Request) *session {
 	h.mu.Lock()
 	s := h.sessions[id]
 	h.mu.Unlock()
-	if s == nil || !s.use() {
+	if s == nil || s.owner != h.owner(r) || !s.use() {
 		fail(w, http.StatusNotFound, nil, -32001, "no such session: initialize again")
 		return nil
 	}
@@ -236,6 +253,9 @@ func (h *Handler) post(w http.ResponseWriter, r *http.Request) {
 	v := r.Header.Get(versionHeader)
 	modern := v == StatelessVersion || v == "" && m.Kind == relay.Request && metaVersionOf(m, raw) != ""
 	switch {
+	case modern && h.cfg.Serve != nil && r.Header.Get(sessionHeader) == "":
+		h.single(w, r, m, raw)
+		return
 	case modern && h.cfg.Stateless && r.Header.Get(sessionHeader) == "":
 		h.stateless.post(w, r, m, raw)
 		return
@@ -275,10 +295,17 @@ func (h *Handler) open(w http.ResponseWriter, r *http.Request, m relay.Message, 
 
 // versions are those that a client may use here.
 func (h *Handler) versions() []string {
-	if h.cfg.Stateless {
+	if h.cfg.Stateless || h.cfg.Serve != nil {
 		return append(slices.Clone(versions), StatelessVersion)
 	}
 	return versions
+}
+
+func (h *Handler) owner(r *http.Request) string {
+	if h.cfg.Owner == nil {
+		return ""
+	}
+	return h.cfg.Owner(r)
 }
 
 // start opens a session, in use by its caller. A nil emit is the session's
@@ -292,6 +319,7 @@ func (h *Handler) start(r *http.Request, emit Emit) (*session, error) {
 	h.live++
 	h.mu.Unlock()
 	s := newSession(h, rand.Text())
+	s.owner = h.owner(r)
 	if emit == nil {
 		emit = s.emit
 	}

@@ -136,7 +136,7 @@ func (s *session) get(w http.ResponseWriter, r *http.Request) {
 	if s.flush(&out) != nil {
 		return
 	}
-	alive := time.NewTicker(25 * time.Second)
+	alive := time.NewTicker(aliveEvery)
 	defer alive.Stop()
 	for {
 		var err error

@@ -19,6 +19,7 @@ const (
 type session struct {
 	h       *Handler
 	id      string
+	owner   string
 	backend Session       // set before the session is found
 	ending  chan struct{} // closed by end
 	endOnce sync.Once

@@ -31,12 +31,12 @@ const (
 
 var errLegacy = errors.New("the server does not speak " + StatelessVersion)
 
-// stateless keeps the shared backend of one endpoint.
+// stateless keeps the shared backends of one endpoint, one for each owner.
 type stateless struct {
 	h *Handler
 
 	mu     sync.Mutex // held while the backend starts
-	run    *statelessRun
+	runs   map[string]*statelessRun
 	legacy time.Time // until when the server counts as an older one
 }
 
@@ -62,15 +62,16 @@ type statelessRequest struct {
 func (st *stateless) get(r *http.Request) (*statelessRun, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if st.run != nil {
+	owner := st.h.owner(r)
+	if run := st.runs[owner]; run != nil {
 		select {
-		case <-st.run.s.ending:
+		case <-run.s.ending:
 		default:
-			if st.run.s.use() {
-				return st.run, nil
+			if run.s.use() {
+				return run, nil
 			}
 		}
-		st.run = nil
+		delete(st.runs, owner)
 	}
 	if time.Now().Before(st.legacy) {
 		return nil, errLegacy
@@ -88,7 +89,7 @@ func (st *stateless) get(r *http.Request) (*statelessRun, error) {
 		}
 		return nil, err
 	}
-	st.run = run
+	st.runs[owner] = run
 	return run, nil
 }
 
@@ -258,18 +259,7 @@ func subscription(raw []byte, in relay.Span) (relay.Span, bool) {
 // post serves one request of this revision.
 func (st *stateless) post(w http.ResponseWriter, r *http.Request, m relay.Message, raw []byte) {
 	id := m.ID.Of(raw)
-	if m.Kind != relay.Request {
-		// Closing the response is how a request is cancelled here; there is
-		// nothing else to be told.
-		w.WriteHeader(http.StatusAccepted)
-		return
-	}
-	if _, ok := relay.IDKey(id); !ok || len(id) > 1024 {
-		fail(w, http.StatusBadRequest, nil, -32600, errNoID.Error())
-		return
-	}
-	if code, msg := checkHeaders(r, m, raw); code != 0 {
-		fail(w, http.StatusBadRequest, id, code, msg)
+	if !acceptable(w, r, m, raw) {
 		return
 	}
 	run, err := st.get(r)
@@ -301,39 +291,9 @@ func (run *statelessRun) serve(w http.ResponseWriter, r *http.Request, m relay.M
 		fail(w, http.StatusServiceUnavailable, id, -32000, err.Error())
 		return
 	}
-	sse, plain := accepts(r)
-	var out *writer
-	for {
-		var line []byte
-		select {
-		case line = <-req.ch:
-		case <-r.Context().Done():
-			run.cancel(r.Context(), n)
-			return
-		case <-run.s.gone:
-			line = relay.ErrorLine(id, -32000, run.backend.Err().Error())
-		}
-		lm, err := relay.Peek(line)
-		if err != nil {
-			return
-		}
-		final := lm.Kind == relay.Response
-		if out == nil && final && plain {
-			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(status(lm, line))
-			_, _ = w.Write(line) // the client may be gone
-			return
-		}
-		if !sse && !final {
-			continue
-		}
-		if out == nil {
-			out = &writer{w: w, sse: true}
-			out.begin()
-		}
-		if out.message(line) != nil || final {
-			return
-		}
+	left := respond(w, r, req.ch, run.s.gone, func() []byte { return relay.ErrorLine(id, -32000, run.backend.Err().Error()) })
+	if left {
+		run.cancel(r.Context(), n)
 	}
 }
 

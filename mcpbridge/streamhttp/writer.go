@@ -9,6 +9,9 @@ import (
 // writeTimeout is how long a client may take no bytes at all.
 const writeTimeout = time.Minute
 
+// aliveEvery is how often a stream that is silent shows that it is there.
+const aliveEvery = 25 * time.Second
+
 // writer puts messages into one HTTP response, as events or as plain JSON.
 type writer struct {
 	w     http.ResponseWriter

@@ -25,32 +25,45 @@ const (
 // It is installed once, into the cache.
 func inspector(t *testing.T) []string {
 	t.Helper()
+	node := nodePackage(t)
+	modules := npmInstall(t, "inspector-"+inspectorVersion+"-node-"+inspectorNode, "@modelcontextprotocol/inspector@"+inspectorVersion, node+"@"+inspectorNode)
+	return []string{
+		filepath.Join(modules, node, "bin", "node"),
+		filepath.Join(modules, "@modelcontextprotocol", "inspector", "clients", "launcher", "build", "index.js"), "--cli",
+	}
+}
+
+// nodePackage is the npm package that carries a node for this machine.
+func nodePackage(t *testing.T) string {
+	t.Helper()
 	arch := map[string]string{"amd64": "x64", "arm64": "arm64"}[runtime.GOARCH]
 	if arch == "" {
 		t.Skipf("no node package for %s", runtime.GOARCH)
 	}
-	pkg := "node-linux-" + arch
-	dir := filepath.Join(cache, "inspector-"+inspectorVersion+"-node-"+inspectorNode)
+	return "node-linux-" + arch
+}
+
+// npmInstall installs packages once, into a folder of the cache, and returns
+// the folder of their modules.
+func npmInstall(t *testing.T, folder string, packages ...string) string {
+	t.Helper()
+	dir := filepath.Join(cache, folder)
 	if _, err := os.Stat(dir); err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 		defer cancel()
 		fresh := fmt.Sprintf("%s.%d", dir, os.Getpid())
 		t.Cleanup(func() { _ = os.RemoveAll(fresh) })
-		cmd := lab.UserCommand(ctx, lab.UserDir(t), "npm", "install", "--prefix", fresh, "--ignore-scripts", "--no-audit", "--no-fund",
-			"@modelcontextprotocol/inspector@"+inspectorVersion, pkg+"@"+inspectorNode)
+		args := append([]string{"install", "--prefix", fresh, "--ignore-scripts", "--no-audit", "--no-fund"}, packages...)
+		cmd := lab.UserCommand(ctx, lab.UserDir(t), "npm", args...)
 		cmd.Env = append(cmd.Env, npmEnv()...)
 		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("the Inspector could not be installed: %v\n%s", err, out)
+			t.Fatalf("%v could not be installed: %v\n%s", packages, err, out)
 		}
 		if err := os.Rename(fresh, dir); err != nil && !os.IsExist(err) {
 			t.Fatal(err)
 		}
 	}
-	modules := filepath.Join(dir, "node_modules")
-	return []string{
-		filepath.Join(modules, pkg, "bin", "node"),
-		filepath.Join(modules, "@modelcontextprotocol", "inspector", "clients", "launcher", "build", "index.js"), "--cli",
-	}
+	return filepath.Join(dir, "node_modules")
 }
 
 // testInspector: the official client lists the aggregated tools and calls one

@@ -137,6 +137,8 @@ type Server struct {
 	Tools   string // the array of tools/list
 	// Capabilities is declared; default: tools with listChanged.
 	Capabilities string
+	// NoInitialize leaves initialize to Handle.
+	NoInitialize bool
 	// Handle answers what is not initialize, ping or tools/list. It returns a
 	// result, or an error object with Error; nil and nil answers nothing.
 	Handle func(*Request) (result json.RawMessage, err *Error)
@@ -193,7 +195,7 @@ func (s *Server) serve(m relay.Message, req *Request) {
 	var res json.RawMessage
 	var rerr *Error
 	switch {
-	case m.Method == "initialize":
+	case m.Method == "initialize" && !s.NoInitialize:
 		v := s.Version
 		if v == "" {
 			var p struct{ ProtocolVersion string }

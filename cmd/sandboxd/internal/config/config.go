@@ -36,6 +36,9 @@ type Config struct {
 	Servers []Server
 	// Outbound is what of an engine is published.
 	Outbound Outbound
+	// Clients are those that may call, and what each sees. Without any, whoever
+	// may call at all sees everything.
+	Clients []Client
 	// InFlight bounds the calls under way in all servers together, beside one
 	// for each; 0 is the bridge's default.
 	InFlight int

@@ -60,6 +60,7 @@ func read(opts Options, docs []document) (*Config, error) {
 	}
 	cfg.Servers = merge(files)
 	cfg.Outbound.Workflows = publish(files)
+	cfg.Clients = mergeClients(files, cfg.Servers)
 	var faults strict.Faults
 	for _, f := range files {
 		var own strict.Faults
@@ -87,6 +88,7 @@ type file struct {
 	secrets  secrets
 	regs     []*registration
 	refs     []reference
+	callers  []clientEntry
 
 	published []published
 	// of policy files that it names
@@ -109,7 +111,7 @@ func (f *file) decode(cfg *Config, d document) {
 	if root == nil {
 		return
 	}
-	m := f.r.Map(root, "", "listen", "tenant", "max_in_flight", "event_results", "secrets_dir", "servers", "mcp_servers", "outbound")
+	m := f.r.Map(root, "", "listen", "tenant", "max_in_flight", "event_results", "secrets_dir", "clients", "servers", "mcp_servers", "outbound")
 	if s := m.String("listen"); s != "" {
 		cfg.Listen = s
 		f.listen(m, s)
@@ -127,6 +129,7 @@ func (f *file) decode(cfg *Config, d document) {
 		cfg.EventResults = m.Bool("event_results")
 	}
 	f.secretsDir(m)
+	f.clients(m)
 	f.named(m)
 	f.listed(m)
 	f.outbound(cfg, m)
