@@ -142,4 +142,3 @@ func (s *serving) testExampleTools(t *testing.T) {
 		t.Error("mcp_notes_write_file is called")
 	}
 }
-
