@@ -71,6 +71,10 @@ tables: ## refresh the address tables from the registries' CSV files in FROM=FOL
 	$(GO) generate ./netguard/iana
 	$(GO) test ./netguard/iana
 
+coverage-servers: deps engine ## a corpus of servers in both container tiers: CORPUS=FILE, REPORT=FILE for the catalogue (gigabytes)
+	@[ -n "$(CORPUS)" ] || { echo "say which corpus: make coverage-servers CORPUS=FILE" >&2; exit 2; }
+	SANDBOXD_CORPUS=$(abspath $(CORPUS)) SANDBOXD_COVERAGE_OUT=$(if $(REPORT),$(abspath $(REPORT))) $(GO) test -timeout 10h -v -run '^TestCoverage$$' ./test/integration/
+
 engine: ## pinned containerd, shim, runc and runsc, cached outside the repository
 	images/engine/build.sh
 

@@ -3,6 +3,7 @@ module github.com/sandboxd/sandboxd
 go 1.26.6
 
 require (
+	aead.dev/minisign v0.3.0
 	github.com/CycloneDX/cyclonedx-go v0.12.0
 	github.com/coder/websocket v1.8.15
 	github.com/containerd/cgroups/v3 v3.1.3

@@ -11,7 +11,8 @@ import (
 )
 
 // imageEnv is what every server gets. npm's cache and its curiosity about new
-// versions are set for the servers that spawn it.
+// versions are set for the servers that spawn it. Programs made with .NET, which
+// some packages carry, end at once where there is no ICU unless they are told.
 func imageEnv() []string {
 	return []string{
 		"PATH=/usr/local/bin:/usr/bin:/bin:" + appDir + "/node_modules/.bin",
@@ -21,6 +22,7 @@ func imageEnv() []string {
 		"NO_UPDATE_NOTIFIER=1",
 		"npm_config_cache=/tmp/.npm",
 		"npm_config_update_notifier=false",
+		"DOTNET_SYSTEM_GLOBALIZATION_INVARIANT=1",
 	}
 }
 

@@ -100,7 +100,7 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%w: see %s --help", err, cmd.CommandPath())
 	})
-	root.AddCommand(newRun(), newServe(), newPublish(), newCall(), newTools(), newAuth(), newEngine(), newDoctor(), newPolicy(), newImage(), newBuild(), newImport(), newInstall(), newTry(), newVersion())
+	root.AddCommand(newRun(), newServe(), newPublish(), newCall(), newTools(), newAuth(), newEngine(), newDoctor(), newPolicy(), newImage(), newBuild(), newImport(), newInstall(), newCatalog(), newTry(), newVersion())
 	return root
 }
 

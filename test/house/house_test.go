@@ -71,6 +71,18 @@ var rules = []rule{
 		"net/http":        "policies do no I/O beyond files",
 		"os/exec":         "policies do no I/O beyond files",
 	}},
+	{folder: "images/catalog", except: []string{"images/catalog/gen"}, forbids: map[string]string{
+		module + "images":  "a catalogue is files: nothing of it builds",
+		module + "sandbox": "a catalogue is files: nothing of it runs",
+		"os/exec":          "a catalogue is files: nothing of it runs",
+	}},
+	{folder: "cmd/sandboxd/internal/clients", forbids: map[string]string{
+		module + "netguard":  "clients' files are read and written, nothing is dialled",
+		module + "mcpbridge": "clients' files are read and written, nothing is spoken to",
+		module + "sandbox":   "clients' files are read and written, nothing is started",
+		"net/http":           "clients' files are read and written, nothing is dialled",
+		"os/exec":            "clients' files are read and written, nothing is started",
+	}},
 	{folder: "images", except: []string{"images/wasm"}, forbids: map[string]string{
 		module + "netguard":  "images has no dialer of its own",
 		module + "mcpbridge": "images knows no MCP",

@@ -302,7 +302,7 @@ func (c *coverage) bare(t *testing.T, r *coverageRow, root string, argv []string
 	defer cancel()
 	id := strconv.Itoa(lab.UserID)
 	line := append([]string{
-		"-n", "--pid", "--fork", "--kill-child", "--mount-proc", "--", "setpriv", "--reuid", id, "--regid", id, "--clear-groups", "--",
+		"-n", "--pid", "--fork", "--kill-child", "--mount-proc", "--", "sh", "-c", `ip link set lo up && exec "$@"`, "sh", "setpriv", "--reuid", id, "--regid", id, "--clear-groups", "--",
 	}, argv...)
 	cmd := exec.CommandContext(ctx, "unshare", append(line, r.args(dir, file)...)...)
 	cmd.Dir = home

@@ -4,6 +4,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"unicode"
 )
 
 var (
@@ -88,3 +89,18 @@ func shown(s string) string {
 // HoldsSecret reports whether a command line has an argument that is or may be
 // a secret.
 func HoldsSecret(argv []string) bool { return secretArgument(argv) >= 0 }
+
+// Plain makes a stranger's words fit for one line of a terminal: without
+// control characters, and cut to most characters.
+func Plain(s string, most int) string {
+	r := []rune(strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 || unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Zl, r) || unicode.Is(unicode.Zp, r) {
+			return ' '
+		}
+		return r
+	}, s))
+	if len(r) > most {
+		r = append(r[:most-1], '…')
+	}
+	return string(r)
+}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/internal/registries"
+	"github.com/sandboxd/sandboxd/images/catalog"
 	"github.com/sandboxd/sandboxd/netguard"
 	"github.com/sandboxd/sandboxd/policies"
 	"github.com/sandboxd/sandboxd/policies/strict"
@@ -32,6 +33,8 @@ type Operator struct {
 	Refused []netip.Prefix
 	// Registries are facts about package registries, by name.
 	Registries map[string]Registry
+	// CatalogKeys are those whose catalogues are trusted.
+	CatalogKeys []catalog.Key
 }
 
 // Registry is what an operator knows of one package registry.
@@ -105,7 +108,7 @@ func parseOperator(name string, data []byte) (*Operator, error) {
 	if root == nil {
 		return nil, r.Err()
 	}
-	m := r.Map(root, "", "resolver", "records", "refuse_cidrs", "registries")
+	m := r.Map(root, "", "resolver", "records", "refuse_cidrs", "registries", "catalog")
 	o := &Operator{
 		File:     name,
 		Resolver: m.String("resolver"), Records: m.String("records"),
@@ -118,6 +121,14 @@ func parseOperator(name string, data []byte) (*Operator, error) {
 	}
 	if o.Records != "" && o.Records != "-" && !filepath.IsAbs(o.Records) {
 		m.Errorf("records", "want an absolute path, or - for stderr")
+	}
+	for i, n := range r.Map(m.Get("catalog"), "catalog", "keys").List("keys") {
+		key, err := catalog.ParseKey(n.Text)
+		if n.Kind != strict.String || err != nil {
+			r.Errorf(n, strict.Index("catalog.keys", i), "want a minisign public key, the line that begins with RW")
+			continue
+		}
+		o.CatalogKeys = append(o.CatalogKeys, key)
 	}
 	if m.Get("registries") != nil {
 		regs := r.Map(m.Get("registries"), "registries", policies.RegistryNames()...)
