@@ -59,7 +59,7 @@ fuzz: ## every fuzz target for FUZZTIME each
 	  done; done
 
 soak: deps engine build example ## long runs: kills at random, starts and stops
-	SANDBOXD_SOAK=1 $(GO) test -timeout 120m -v -run 'Soak|Kill' ./sandbox/container/ ./test/integration/...
+	SANDBOXD_SOAK=1 $(GO) test -timeout 120m -v -run 'Soak|Kill|Neighbour' ./sandbox/container/ ./test/integration/...
 
 wasi-suite: ## the public WASI suite's preview 1 modules in FROM=FOLDER, beside wazero's own module
 	@[ -n "$(FROM)" ] || { echo "say where the suite's .wasm and .json files are: make wasi-suite FROM=FOLDER" >&2; exit 2; }

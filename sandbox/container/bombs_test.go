@@ -78,13 +78,30 @@ func TestBombs(t *testing.T) {
 }
 
 // TestNeighbourUnderBombs: while guests beside it spend all that they may, a
-// sandbox loses no call.
+// sandbox loses no call. The long form holds it to the figures, too, on a
+// machine that does nothing else: by the median of five runs, its median is at
+// most half as long again as when it is quiet, and its p99 under 50 ms.
 func TestNeighbourUnderBombs(t *testing.T) {
 	h := newHost(t)
-	eachTier(t, func(t *testing.T, tier sandbox.Isolation) { besideBombs(t, h, tier) })
+	eachTier(t, func(t *testing.T, tier sandbox.Isolation) {
+		n := rounds(1, 5)
+		var ratios []float64
+		var p99s []time.Duration
+		for range n {
+			ratio, p99 := besideBombs(t, h, tier)
+			ratios, p99s = append(ratios, ratio), append(p99s, p99)
+		}
+		slices.Sort(ratios)
+		slices.Sort(p99s)
+		ratio, p99 := ratios[n/2], p99s[n/2]
+		t.Logf("median of %d runs: ratio of medians %.2f, p99 %s", n, ratio, p99)
+		if n > 1 && (ratio > 1.5 || p99 > 50*time.Millisecond) {
+			t.Errorf("bombs are felt: ratio of medians %.2f, p99 %s", ratio, p99)
+		}
+	})
 }
 
-func besideBombs(t *testing.T, h *host, tier sandbox.Isolation) {
+func besideBombs(t *testing.T, h *host, tier sandbox.Isolation) (ratio float64, p99 time.Duration) {
 	req := request()
 	req.Spec.Isolation = tier
 	neighbour := start(t, h, req)
@@ -118,7 +135,7 @@ func besideBombs(t *testing.T, h *host, tier sandbox.Isolation) {
 	for name, l := range map[string][]time.Duration{"quiet": quiet, "under bombs": loud} {
 		t.Logf("%-12s %d calls, none lost: median %s, p99 %s, longest %s", name, len(l), l[len(l)/2], l[len(l)*99/100], l[len(l)-1])
 	}
-	t.Logf("ratio of medians %.2f", float64(loud[len(loud)/2])/float64(quiet[len(quiet)/2]))
+	return float64(loud[len(loud)/2]) / float64(quiet[len(quiet)/2]), loud[len(loud)*99/100]
 }
 
 // latencies makes calls, none of which may fail, and sorts how long they took.
