@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -245,6 +246,9 @@ func TestKill(t *testing.T) {
 	rounds, soak := 8, os.Getenv("SANDBOXD_SOAK") != ""
 	if soak {
 		rounds = 100
+		if n, err := strconv.Atoi(os.Getenv("SANDBOXD_SOAK")); err == nil && n > 1 {
+			rounds = n // as many as it says
+		}
 	}
 	t.Logf("SANDBOXD_SEED=%d, %d rounds", seed, rounds)
 	rng := rand.New(rand.NewPCG(seed, 0))

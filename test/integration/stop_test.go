@@ -98,7 +98,7 @@ var stopCases = []stopCase{
 	{name: "writes through a mount", script: writes + "process.stdin.on('end', () => process.exit(0));\n", mount: "/data", policy: patient, do: closeInput},
 	{name: "crashes", script: "setTimeout(() => { throw new Error('a fault of the server') }, 200);\n", policy: patient, do: nothing, status: 1, says: "status 1"},
 	{name: "aborts", script: "setTimeout(() => process.abort(), 200);\n", policy: patient, do: nothing, status: 134, says: "signal 6"},
-	{name: "uses too much memory", script: "const all = []; setInterval(() => all.push(Buffer.alloc(16 << 20, 1)), 1);\n", policy: "limits: {memory: 256MiB}\n", do: nothing, status: 137, says: "oom"},
+	{name: "uses too much memory", script: "const all = []; setInterval(() => all.push(Buffer.alloc(16 << 20, 1)), 1);\n", policy: "limits: {memory: 256MiB}\n", do: nothing, status: 137, says: "it used all of its 256 MiB of memory; it used at most 256 MiB of memory"},
 	{name: "meets its time limit", script: stay, unsaid: true, policy: "limits: {wall: 8s}\n", do: nothing, status: 137, says: "deadline"},
 }
 
