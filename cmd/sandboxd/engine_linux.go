@@ -101,7 +101,7 @@ func (f *engineFlags) serve(ctx context.Context) error {
 			log.Error("containerd did not end", "error", err)
 		}
 	}()
-	host, err := container.New(container.Config{
+	host, err := container.New(container.Config{ //nolint:contextcheck // it lives until Close
 		Address: d.Address(), Runc: parts.runc, Runsc: parts.runsc, Shim: parts.shim, Init: parts.init,
 		StateDir: filepath.Join(f.state, "boxes"), Instance: f.instance, Keeper: true, Ahead: true, Logger: log,
 		IDBase: f.bounds.idBase, IDCount: f.bounds.idCount, KeepImages: f.bounds.keep,

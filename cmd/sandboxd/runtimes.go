@@ -44,7 +44,7 @@ type engineClient interface {
 // bounds the wait for it, another caller's dialling included.
 func (r *runtimes) forTier(ctx context.Context, tier sandbox.Isolation) (sandbox.Runtime, error) {
 	if tier.IsWASM() {
-		return r.wasm()
+		return r.wasm() //nolint:contextcheck // a runtime lives until Close, not as long as the first start
 	}
 	c, err := r.engine(ctx)
 	if err != nil {
