@@ -22,8 +22,8 @@ build: ## bin/sandboxd
 	@[[ -x $(BIN)/sandboxd ]] || echo 'the first build compiles every dependency, for a minute or two'
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o $(BIN)/sandboxd ./cmd/sandboxd
 
-example: ## bin/fetch.wasm, the shipped example server
-	GOOS=wasip1 GOARCH=wasm $(GO) build -trimpath -buildvcs=false -ldflags '-s -w' -o $(BIN)/fetch.wasm ./images/wasm/fetch
+example: build ## bin/fetch.wasm, the shipped example server
+	PATH="$$($(GO) env GOROOT)/bin:$$PATH" $(BIN)/sandboxd build -o $(BIN)/fetch.wasm ./images/wasm/fetch
 
 run: build example ## serve the shipped example: no root, no engine
 	$(BIN)/sandboxd serve --config images/wasm/example.yaml --listen $(LISTEN)

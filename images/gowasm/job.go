@@ -118,7 +118,10 @@ func (j job) noCommand(ctx context.Context, main goPackage) error {
 	}
 	stdout, _, err := j.g.run(ctx, j.dir, "list", "-e", "-f", `{{if eq .Name "main"}}{{.ImportPath}}{{end}}`, "--", pattern)
 	if names := strings.Fields(string(stdout)); err == nil && len(names) > 0 {
-		e.Next = "its module has " + clean(cut(names))
+		for i, n := range names {
+			names[i] = clean(n)
+		}
+		e.Next = "its module has " + cut(names)
 	} else if main.Error != nil && main.Name == "" {
 		e.Next = clean(main.Error.Err)
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -23,17 +22,18 @@ import (
 
 var wasmTiers = []string{"wasm", "wasm-inprocess"}
 
-// buildFetch leaves the revision out, so that a module that did not change is
-// compiled once for all runs.
-var buildFetch = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(filepath.Dir(program), "fetch.wasm")
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", path, "../../images/wasm/fetch")
-	cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0")
+var buildFetch = sync.OnceValues(func() (string, error) { return buildModule("fetch", "../../images/wasm/fetch") })
+
+// buildModule compiles a folder as `sandboxd build` does for everyone. What did
+// not change is compiled once for all runs.
+func buildModule(name, target string) (string, error) {
+	path := filepath.Join(filepath.Dir(program), name+".wasm")
+	cmd := exec.Command(program, "build", "-o", path, target)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)
 	}
 	return path, nil
-})
+}
 
 // fetchModule is the shipped example server, built as the Makefile does.
 func fetchModule(t *testing.T) string {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/sandboxd/sandboxd/images/wasm/wasinet"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/wasinet"
 )
 
 func ignoreTerm() {}

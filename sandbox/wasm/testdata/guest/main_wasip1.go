@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sandboxd/sandboxd/images/wasm/wasinet"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/wasinet"
 )
 
 var commands = map[string]func(args []string) error{

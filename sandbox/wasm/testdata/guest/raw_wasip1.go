@@ -6,7 +6,7 @@ import (
 	"os"
 	"unsafe"
 
-	"github.com/sandboxd/sandboxd/images/wasm/wasinet"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/wasinet"
 )
 
 //go:wasmimport wasi_snapshot_preview1 fd_read

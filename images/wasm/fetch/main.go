@@ -1,10 +1,10 @@
-// Command fetch is the MCP server that sandboxd ships as its example: a Go
-// program compiled for WASI preview 1, with a tool that fetches a URL. It shows
-// what a guest can do and, with a policy, what it cannot.
+// Command fetch is the MCP server that sandboxd ships as its example: an
+// ordinary Go program with a tool that fetches a URL. It shows what a guest can
+// do and, with a policy, what it cannot.
 //
 // Build it with
 //
-//	GOOS=wasip1 GOARCH=wasm go build -trimpath -ldflags='-s -w' -o fetch.wasm ./images/wasm/fetch
+//	sandboxd build -o fetch.wasm ./images/wasm/fetch
 //
 // It keeps no state, reads no files and starts nothing. What it may connect to
 // is decided outside.
@@ -23,9 +23,6 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
-	_ "golang.org/x/crypto/x509roots/fallback" // used unless SSL_CERT_FILE names a bundle
-
-	"github.com/sandboxd/sandboxd/images/wasm/wasinet"
 )
 
 const (
@@ -56,7 +53,7 @@ type empty struct{}
 func main() {
 	log.SetOutput(os.Stderr)
 	log.SetFlags(0)
-	client := &http.Client{Transport: wasinet.Transport(), Timeout: fetchTimeout}
+	client := &http.Client{Timeout: fetchTimeout}
 	server := mcp.NewServer(&mcp.Implementation{Name: "sandboxd-example", Version: "1.0.0"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "fetch", Description: "Fetches a URL and returns its status, headers and text."},
 		func(ctx context.Context, _ *mcp.CallToolRequest, in fetchInput) (*mcp.CallToolResult, fetchOutput, error) {

@@ -1,5 +1,6 @@
-// Package wasinet gives a Go program that is compiled for WASI preview 1 a
-// network: the standard library has none there.
+// Package wasinet gives the tests' guests, which are compiled by Go as it is, a
+// network: its standard library has none for WASI preview 1. Servers need
+// nothing of this; sandboxd build gives them a network.
 //
 // It speaks the WasmEdge socket functions and their look-up, which sandboxd's
 // WASM tiers offer. Names are not resolved in the guest: the look-up returns
