@@ -14,10 +14,6 @@ import (
 	"github.com/sandboxd/sandboxd/mcpbridge/schema"
 )
 
-// maxParked bounds the runs of one session that wait for a client to come
-// again.
-const maxParked = 256
-
 // ask is one question under way.
 type ask struct {
 	params []byte // of elicitation/create
@@ -201,14 +197,16 @@ type parked struct {
 // askName is the name of the one question in a result.
 const askName = "ask"
 
-// park tells the client to come again. It is nil where too many are waited for.
+// park tells the client to come again. It is nil where too many are waited for:
+// all clients without sessions share one, and half of the places stay free of
+// what only waits.
 func (s *session) park(c *call, q *ask, id []byte, key [32]byte) []byte {
 	c.attach(about{})
 	token := rand.Text()
 	k := &parked{call: c, ask: q, key: key}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.parked) >= maxParked || s.closed {
+	if len(s.parked) >= max(1, s.p.cfg.MaxCalls/2) || s.closed {
 		return nil
 	}
 	s.parked[token] = k

@@ -141,16 +141,44 @@ func TestSocketsAreNotOpenedForEveryone(t *testing.T) {
 	}
 }
 
+// modernCall calls deploy in the revision without sessions; rest is more of its
+// params.
+func modernCall(t testing.TB, url, rest string) string {
+	t.Helper()
+	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{}}}`
+	_, body, _ := post(t, "POST", url, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"relavium_deploy",`+meta+rest+`}}`,
+		"Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "relavium_deploy")
+	return body
+}
+
+// Clients that ask for runs and never come back leave room for others.
+func TestRunsThatWaitLeaveRoom(t *testing.T) {
+	p := newPublisher(t, outbound.Config{MaxCalls: 4}, deploy(), echo())
+	url := serve(t, p)
+	waiting := 0
+	for range 8 {
+		switch got := modernCall(t, url, `,"arguments":{"version":"v"}`); {
+		case strings.Contains(got, "input_required"):
+			waiting++
+		case !strings.Contains(got, "too many"):
+			t.Error(got)
+		}
+	}
+	if waiting != 2 {
+		t.Errorf("%d of 4 places only wait, want 2", waiting)
+	}
+	k := dial(t, url)
+	until(t, "another client is served", func() bool {
+		k.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"relavium_echo"}}`)
+		return strings.Contains(k.next(), `"result"`)
+	})
+}
+
 // The answer to a question reaches the run that asked, once, and no other.
 func TestAnswersReachTheirRunAlone(t *testing.T) {
 	p := newPublisher(t, outbound.Config{}, deploy())
 	url := serve(t, p)
-	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{}}}`
-	modern := func(rest string) string {
-		_, body, _ := post(t, "POST", url, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"relavium_deploy",`+meta+rest+`}}`,
-			"Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "relavium_deploy")
-		return body
-	}
+	modern := func(rest string) string { return modernCall(t, url, rest) }
 	state := func(body string) string {
 		var r struct {
 			Result struct{ ResultType, RequestState string }

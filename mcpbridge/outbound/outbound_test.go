@@ -290,7 +290,7 @@ func TestRunsAreBounded(t *testing.T) {
 func TestTheClockStandsStillWhileAPersonIsAsked(t *testing.T) {
 	release := make(chan struct{})
 	w := deploy()
-	w.Timeout = 300 * time.Millisecond
+	w.Timeout = 700 * time.Millisecond
 	p := newPublisher(t, outbound.Config{}, w)
 	cs := connect(t, transports(t, p)["websocket"], "2025-11-25", &mcp.ClientOptions{
 		ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
@@ -298,7 +298,7 @@ func TestTheClockStandsStillWhileAPersonIsAsked(t *testing.T) {
 			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"where": "home"}}, nil
 		},
 	})
-	time.AfterFunc(900*time.Millisecond, func() { close(release) }) // three times the bound
+	time.AfterFunc(1500*time.Millisecond, func() { close(release) }) // twice the bound
 	res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "relavium_deploy", Arguments: map[string]any{"version": "v2"}})
 	if err != nil || res.IsError {
 		t.Errorf("%+v, %v", res, err)
