@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -98,6 +100,41 @@ func urlFor(transport config.Transport, url string) string {
 		return strings.Replace(url, "http", "ws", 1)
 	}
 	return url
+}
+
+// wss through the guard, under a policy of one host and port: what another
+// certificate answers is no server.
+func TestRemoteWebSocketOverTLS(t *testing.T) {
+	server := mcp.NewServer(&mcp.Implementation{Name: "far", Version: "1"}, nil)
+	srv := httptest.NewTLSServer(socketHandler(t, server))
+	t.Cleanup(func() { srv.CloseClientConnections(); srv.Close() })
+	guard, err := netguard.New(netguard.Options{Upstream: "127.0.0.1:9"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	for _, trusted := range []bool{false, true} {
+		if trusted {
+			pool.AddCert(srv.Certificate())
+		}
+		registry, err := mcpbridge.New(mcpbridge.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := &launcher{guard: guard, log: slog.New(slog.DiscardHandler), tls: &tls.Config{RootCAs: pool}}
+		servers, _, _, err := bridgeServers(l, registry, &config.Config{Tenant: "t", Servers: []config.Server{{
+			ID: "far", Transport: config.WebSocket, URL: "wss" + strings.TrimPrefix(srv.URL, "https"), AllowLocalEndpoint: true, Required: true,
+		}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := registry.Add(t.Context(), servers...); (err == nil) != trusted {
+			t.Errorf("trusted %v: %v", trusted, err)
+		}
+		if err := registry.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // socketHandler serves go-sdk's server over WebSocket, one message a frame.

@@ -302,40 +302,62 @@ func (s *Server) learn(m relay.Message, raw []byte) {
 	}
 }
 
-// follow passes on a request's stream until its answer, resuming it where the
-// server allows that. It says whether the answer came.
-func (s *Server) follow(ctx context.Context, m relay.Message, id []byte, body io.Reader) bool {
+// follow passes on a request's stream until its answer. Where the server gave
+// an event's id it may end the stream as often as it likes (2025-11-25,
+// Resumability and Redelivery): it is asked to go on, for as long as the caller
+// waits. It says whether the answer came.
+func (s *Server) follow(ctx context.Context, m relay.Message, id []byte, body io.ReadCloser) bool {
 	ev := newEvents(body, s.cfg.MaxMessage)
-	for range maxResumes {
+	for idle, failures := 0, 0; ; {
+		answered, got := s.drain(ev, m, id)
+		_ = body.Close()
+		if answered {
+			return true
+		}
+		if idle++; got {
+			idle = 0
+		}
+		if ev.lastID == "" {
+			return false
+		}
 		for {
-			data, err := ev.next()
-			if err != nil {
-				if errors.Is(err, errEventSize) {
-					s.fail(id, err.Error())
-					return true
-				}
+			if !s.wait(ctx, max(ev.retry, minRetry<<min(idle+failures, 8))) {
+				return false
+			}
+			res, code := s.get(ctx, ev.lastID)
+			if res != nil {
+				body, failures = res.Body, 0
 				break
 			}
-			last := answers(data, id)
-			if last {
-				s.learn(m, data)
-			}
-			s.emit(data)
-			if last {
-				return true
+			if failures++; failures >= maxFailures || code != 0 && code < 500 {
+				return false
 			}
 		}
-		if ev.lastID == "" || !s.wait(ctx, ev.retry) {
-			return false
-		}
-		res, _ := s.get(ctx, ev.lastID)
-		if res == nil {
-			return false
-		}
-		defer res.Body.Close() //nolint:errcheck // only read from, a few at most
-		ev = ev.resume(res.Body)
+		ev = ev.resume(body)
 	}
-	return false
+}
+
+// drain passes on what a stream has, up to the answer.
+func (s *Server) drain(ev *events, m relay.Message, id []byte) (answered, got bool) {
+	for {
+		data, err := ev.next()
+		if errors.Is(err, errEventSize) {
+			s.fail(id, err.Error())
+			return true, got
+		}
+		if err != nil {
+			return false, got
+		}
+		got = true
+		last := answers(data, id)
+		if last {
+			s.learn(m, data)
+		}
+		s.emit(data)
+		if last {
+			return true, got
+		}
+	}
 }
 
 func (s *Server) wait(ctx context.Context, d time.Duration) bool {

@@ -62,8 +62,7 @@ const (
 	notifyWait  = 30 * time.Second
 	listenWait  = 500 * time.Millisecond // for the stream of what a server says unasked
 	endWait     = 2 * time.Second        // for the DELETE that ends a session
-	maxResumes  = 20                     // of one request's stream
-	maxFailures = 3                      // of the stream for what is unasked, one after another
+	maxFailures = 3                      // to open a stream again, one after another
 	minRetry    = 100 * time.Millisecond
 	maxRetry    = 30 * time.Second
 	endpointMax = 30 * time.Second // until the older transport names its endpoint

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -147,6 +148,7 @@ func TestStatelessHeaders(t *testing.T) {
 }
 
 func TestResume(t *testing.T) {
+	var resumed atomic.Int32
 	url := serve(t, server(t, func(w http.ResponseWriter, r *http.Request, m message) {
 		if r.Method == http.MethodDelete {
 			return
@@ -161,14 +163,23 @@ func TestResume(t *testing.T) {
 			_, _ = fmt.Fprintf(w, "retry: 1\nid: e-%s\ndata:\n\n", m.ID)
 			return // cut off
 		}
+		switch resumed.Add(1) {
+		case 1: // asked to come again
+			_, _ = fmt.Fprintf(w, "retry: 1\nid: %s\n\n", id)
+			return
+		case 2: // a bad moment
+			w.Header().Set("Content-Type", "text/plain")
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
 		_, _ = fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/x\"}\n\ndata: {\"jsonrpc\":\"2.0\",\ndata: \"id\":%s,\"result\":{}}\n\n", strings.TrimPrefix(id, "e-"))
 	}))
 	c, err := connect(t, Config{URL: url})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res, err := c.Call(t.Context(), "any", nil, nil); err != nil || string(res) != `{}` {
-		t.Errorf("%s, %v", res, err)
+	if res, err := c.Call(t.Context(), "any", nil, nil); err != nil || string(res) != `{}` || resumed.Load() != 3 {
+		t.Errorf("%s, %v after %d", res, err, resumed.Load())
 	}
 }
 
