@@ -122,7 +122,7 @@ func TestRemoteWebSocketOverTLS(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := &launcher{guard: guard, log: slog.New(slog.DiscardHandler), tls: &tls.Config{RootCAs: pool}}
-		servers, _, _, err := bridgeServers(l, registry, &config.Config{Tenant: "t", Servers: []config.Server{{
+		servers, _, err := bridgeServers(l, registry, &config.Config{Tenant: "t", Servers: []config.Server{{
 			ID: "far", Transport: config.WebSocket, URL: "wss" + strings.TrimPrefix(srv.URL, "https"), AllowLocalEndpoint: true, Required: true,
 		}}})
 		if err != nil {
