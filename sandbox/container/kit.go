@@ -19,10 +19,12 @@ type kit struct {
 	ids   uint32   // the first
 	idmap *os.File // nil once it has been used
 	net   *network
+	taken chan struct{} // closed when it is
 }
 
 // kits makes kits, and where ahead is set keeps one of each kind that was
-// asked for ready, for the next box of the kind. A kit serves one box.
+// asked for ready, for the next box of the kind. A kit serves one box, and does
+// not wait for it long: an engine at rest holds nothing.
 type kits struct {
 	ids   *idPool
 	ahead bool
@@ -32,6 +34,7 @@ type kits struct {
 	closed bool
 	ready  map[bool]*kit // by whether there is a gateway
 	making map[bool]bool
+	errs   []error // of kits that nobody took
 	wg     sync.WaitGroup
 }
 
@@ -47,14 +50,19 @@ func (s *kits) take(gateway bool) (*kit, error) {
 	delete(s.ready, gateway)
 	s.mu.Unlock()
 	if k != nil {
+		close(k.taken)
 		return k, nil
 	}
 	return s.make(gateway)
 }
 
-// refillPause lets the box that took a kit get going before the making of the
-// next one competes with it.
-const refillPause = 300 * time.Millisecond
+const (
+	// refillPause lets the box that took a kit get going before the making of
+	// the next one competes with it.
+	refillPause = 300 * time.Millisecond
+	// kitLife is how long a kit waits to be taken.
+	kitLife = 20 * time.Second
+)
 
 // refill makes the next kit of a kind in the background, if there is none.
 // Should that fail, the next box makes its own, or says why not.
@@ -71,14 +79,39 @@ func (s *kits) refill(gateway bool) {
 		case <-s.quit:
 			return
 		}
-		k, err := s.make(gateway)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.making[gateway] = false
-		if err == nil {
-			s.ready[gateway] = k
+		if k := s.add(gateway); k != nil {
+			s.expire(gateway, k)
 		}
 	})
+}
+
+// add makes a kit and has it ready.
+func (s *kits) add(gateway bool) *kit {
+	k, err := s.make(gateway)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.making[gateway] = false
+	if err != nil {
+		return nil
+	}
+	s.ready[gateway] = k
+	return k
+}
+
+// expire lets go of a kit that nobody takes in time.
+func (s *kits) expire(gateway bool, k *kit) {
+	select {
+	case <-k.taken:
+		return
+	case <-s.quit:
+	case <-time.After(kitLife):
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ready[gateway] == k {
+		delete(s.ready, gateway)
+		s.errs = append(s.errs, s.discard(k))
+	}
 }
 
 func (s *kits) make(gateway bool) (*kit, error) {
@@ -86,7 +119,7 @@ func (s *kits) make(gateway bool) (*kit, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &kit{ids: ids}
+	k := &kit{ids: ids, taken: make(chan struct{})}
 	m := fmt.Sprintf("0:%d:%d", ids, idRange)
 	if k.idmap, err = mount.GetUsernsFD(m, m); err != nil {
 		return nil, errors.Join(fmt.Errorf("container: map ids: %w", err), s.discard(k))
@@ -128,10 +161,5 @@ func (s *kits) close() error {
 	s.wg.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var errs []error
-	for gateway, k := range s.ready {
-		errs = append(errs, s.discard(k))
-		delete(s.ready, gateway)
-	}
-	return errors.Join(errs...)
+	return errors.Join(s.errs...)
 }

@@ -5,6 +5,7 @@ package container
 import (
 	"os"
 	"testing"
+	"time"
 )
 
 // TestAKitServesOneBox: what is made ahead is given away once, ids and
@@ -19,7 +20,7 @@ func TestAKitServesOneBox(t *testing.T) {
 	for range 3 {
 		s.refill(true)
 		s.refill(true) // one is enough
-		s.wg.Wait()
+		s.await(t, true)
 		if s.ready[true] == nil || s.ready[false] != nil {
 			t.Fatalf("ready: %v", s.ready)
 		}
@@ -71,6 +72,21 @@ func TestAKitServesOneBox(t *testing.T) {
 	if now := open(t); now < before {
 		t.Errorf("%d descriptors, before %d", now, before)
 	}
+}
+
+// await waits until a kit of the kind is ready.
+func (s *kits) await(t *testing.T, gateway bool) {
+	t.Helper()
+	for range 1000 {
+		s.mu.Lock()
+		k := s.ready[gateway]
+		s.mu.Unlock()
+		if k != nil {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("no kit was made")
 }
 
 // open counts this process's descriptors.

@@ -113,7 +113,7 @@ func (e *engine) serves(t *testing.T, tier string) time.Duration {
 	})
 	took := time.Since(began)
 	seen := e.traces() // the count must be able to find something
-	for _, kind := range []string{"processes", "mounts", "cgroups", "files", "containers", "snapshots", "descriptors"} {
+	for _, kind := range []string{"processes", "mounts", "cgroups", "files", "containers", "descriptors"} {
 		if len(seen[kind]) == 0 {
 			t.Errorf("a running sandbox shows no %s: %s", kind, seen)
 		}
