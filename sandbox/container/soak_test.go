@@ -203,7 +203,8 @@ func TestSoakCancelledStarts(t *testing.T) {
 // stops boxes, and has its successor collect.
 func TestSoakKilledEngine(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "state")
-	h := newHost(t, func(c *Config) { c.StateDir = state })
+	kept := func(c *Config) { c.StateDir, c.Keeper = state, true }
+	h := newHost(t, kept)
 	warm(t, h)
 	before := trace(t, h)
 	for i := range rounds(2, 100) {
@@ -211,7 +212,10 @@ func TestSoakKilledEngine(t *testing.T) {
 			t.Fatalf("round %d: %v", i, err)
 		}
 		killedEngine(t, state, "loop", time.Duration(rand.IntN(1500))*time.Millisecond)
-		h = newHost(t, func(c *Config) { c.StateDir = state })
+		h = newHost(t, kept) // waits for the other's keeper
+		if left := boxProcesses(t); len(left) > 0 {
+			t.Errorf("round %d: the keeper left %v", i, left)
+		}
 		if err := h.Collect(t.Context()); err != nil {
 			t.Fatalf("round %d: %v", i, err)
 		}
