@@ -85,7 +85,7 @@ func direct(args []string) int {
 		}
 		fmt.Println(cmd.Process.Pid)
 	case "leave": // a grandchild in a session of its own outlives its parents
-		cmd := exec.Command("/kit", "leave child")
+		cmd := exec.Command("/proc/self/exe", "leave child")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		if err := cmd.Run(); err != nil {
 			return 1
@@ -93,7 +93,7 @@ func direct(args []string) int {
 		fmt.Println("left")
 		_, _ = io.Copy(io.Discard, os.Stdin)
 	case "leave child":
-		cmd := exec.Command("/kit", "stubborn")
+		cmd := exec.Command("/proc/self/exe", "stubborn")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		if err := cmd.Start(); err != nil {
 			return 1
