@@ -27,11 +27,16 @@ type asked struct {
 func (s *aggSession) ask(e *entry, cl *client.Client, method string, id, params []byte) bool {
 	need := map[string]string{
 		"sampling/createMessage": "sampling", "elicitation/create": "elicitation", "roots/list": "roots",
+		"tasks/get": "tasks", "tasks/result": "tasks", "tasks/cancel": "tasks",
 	}[method]
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.caps[need] == nil || s.ctx.Err() != nil {
 		return false
+	}
+	if need == "tasks" && !s.asksOwn(e, params) {
+		cl.Respond(relay.ErrorLine(id, -32602, "no such task"))
+		return true
 	}
 	if len(s.asks) >= maxAsks {
 		for k, a := range s.asks { // what died does not count
@@ -78,6 +83,9 @@ func (s *aggSession) answered(m relay.Message, raw []byte) {
 	s.mu.Unlock()
 	if !ok {
 		return
+	}
+	if m.Result.End != 0 {
+		s.begun(a.e, raw, m.Result)
 	}
 	line, err := relay.Splice(raw, relay.Edit{Span: m.ID, With: a.id})
 	if err != nil || m.Duplicate {
@@ -153,6 +161,8 @@ func (s *aggSession) hear(e *entry, method string, params json.RawMessage) {
 		params = s.logged(e, params)
 	case "notifications/cancelled":
 		params = s.recalled(e, params)
+	case "notifications/tasks/status":
+		params = s.taskStatus(e, params)
 	case "notifications/elicitation/complete":
 	default:
 		return // of a kind that this endpoint did not ask for

@@ -49,6 +49,8 @@ type aggSession struct {
 	own     map[*entry]*ownChild
 	prompts map[string]promptRef
 	lists   map[string]*pages
+	tasks   map[string]*task  // of servers, by the bridge's ids
+	theirs  map[string]*entry // who asked for the client's tasks
 }
 
 func (r *Registry) openAggregate(scope *Scope, emit streamhttp.Emit) *aggSession {
@@ -62,6 +64,7 @@ func (r *Registry) openSession(scope *Scope, emit streamhttp.Emit, modern *moder
 		queue: newOutbox(), kick: make(chan struct{}, 1),
 		rawCaps: `{}`, changed: map[string]bool{}, subs: map[*entry]map[string]bool{}, asks: map[string]asked{}, told: map[*entry]time.Time{},
 		own: map[*entry]*ownChild{}, prompts: map[string]promptRef{}, lists: map[string]*pages{},
+		tasks: map[string]*task{}, theirs: map[string]*entry{},
 	}
 	r.mu.Lock()
 	r.sessions[s] = struct{}{}
@@ -171,6 +174,10 @@ func (s *aggSession) answer(ctx context.Context, method string, id, params []byt
 		return s.complete(ctx, id, params)
 	case "logging/setLevel":
 		return s.setLevel(ctx, id, params)
+	case "tasks/get", "tasks/result", "tasks/cancel":
+		return s.task(ctx, method, id, params)
+	case "tasks/list":
+		return s.page(method, "tasks", id, params, func() [][]byte { return s.listTasks(ctx) })
 	}
 	return relay.ErrorLine(id, -32601, "method not found")
 }
@@ -196,9 +203,13 @@ func (s *aggSession) initialize(params []byte) []byte {
 	if span, twice := onlyMember(params, "capabilities"); !twice && span.End != 0 {
 		s.setCaps(span.Of(params))
 	}
+	caps := aggCapabilities()
+	if p.ProtocolVersion == client.Versions()[0] {
+		caps["tasks"] = json.RawMessage(`{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}`)
+	}
 	b, err := json.Marshal(map[string]any{
 		"protocolVersion": p.ProtocolVersion,
-		"capabilities":    aggCapabilities(),
+		"capabilities":    caps,
 		"serverInfo":      s.reg.serverInfo(),
 	})
 	if err != nil { // strings and maps always marshal
@@ -254,7 +265,8 @@ func (s *aggSession) callTool(ctx context.Context, id, params []byte) []byte {
 	if arguments == nil {
 		arguments = []byte(`{}`)
 	}
-	if task, _ := onlyMember(params, "task"); task.End != 0 {
+	asked, _ := onlyMember(params, "task")
+	if asked.End != 0 && !s.runsTasks(ctx, at.e) {
 		// Who does not declare tasks works such a request off as any other
 		// (2025-11-25, Tasks, Capability Negotiation).
 		params = without(params, "task")
@@ -267,10 +279,14 @@ func (s *aggSession) callTool(ctx context.Context, id, params []byte) []byte {
 		return fwd.attach(cl, params, renamed)
 	})
 	fwd.finish()
+	out := []byte(res.Raw)
+	if err == nil && asked.End != 0 && s.modern == nil {
+		out, err = s.adopt(at.e, at.t, out)
+	}
 	if err != nil {
 		return errorLine(id, err)
 	}
-	return resultLine(id, prefixResult(at.e.slug, "tools/call", res.Raw))
+	return resultLine(id, prefixResult(at.e.slug, "tools/call", out))
 }
 
 // without is an object with one of its members left out.
