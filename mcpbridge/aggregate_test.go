@@ -90,6 +90,25 @@ func newSDKServer() *mcp.Server {
 		case "more":
 			s.AddResource(&mcp.Resource{Name: "b", URI: "test://b"}, read)
 			s.AddPrompt(&mcp.Prompt{Name: "other"}, nil)
+		case "url":
+			res, err := r.Session.Elicit(ctx, &mcp.ElicitParams{Mode: "url", Message: "go there", URL: "https://example.com/x", ElicitationID: "e1"})
+			if err != nil {
+				return nil, err
+			}
+			text = res.Action
+		case "progress", "wait":
+			if err := r.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: 1, Message: "half"}); err != nil {
+				return nil, err
+			}
+			if args.Do == "progress" {
+				break
+			}
+			<-ctx.Done()
+			return nil, s.ResourceUpdated(context.WithoutCancel(ctx), &mcp.ResourceUpdatedNotificationParams{URI: "test://a"})
+		case "structured":
+			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "1.5"}}, StructuredContent: json.RawMessage(`{"n":1.50}`)}, nil
+		case "tools":
+			s.AddTool(&mcp.Tool{Name: "other", InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
 		case "link":
 			return &mcp.CallToolResult{Content: []mcp.Content{
 				&mcp.ResourceLink{URI: "test://a", Name: "uri"},
