@@ -290,8 +290,6 @@ func (s *suite) table() (text string, failed int) {
 				switch {
 				case !bridged.required:
 					note = " (not required)"
-				case !applies(name):
-					note = " (does not apply: tokens come from the config)"
 				case bridged.ok:
 					passed++
 				default:
@@ -304,9 +302,6 @@ func (s *suite) table() (text string, failed int) {
 	fmt.Fprintf(&b, "\n%d passed, %d failed\n", passed, failed)
 	return b.String(), failed
 }
-
-// applies is false for logins.
-func applies(scenario string) bool { return !strings.HasPrefix(scenario, "auth/") }
 
 func (o outcome) String() string {
 	switch {
