@@ -138,3 +138,5 @@ func nodeFlags(line string) ([]string, bool) {
 	}
 	return words[1:], true
 }
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -36,13 +36,13 @@ func (b *Builder) build(ctx context.Context, ref Ref, lock *Lock, force bool) (I
 	if err := ref.validate(); err != nil {
 		return Image{}, err
 	}
-	switch ref.Kind {
-	case KindWASM:
+	if ref.Kind == KindWASM {
 		return WASM(ref.Name)
-	case KindGo:
-		return Image{}, fail(ErrReference, "Go servers are not built into container images yet", "use --isolation wasm")
 	}
 	key := b.key(ref)
+	if ref.Kind == KindDir {
+		force = true // its files are the user's to change
+	}
 	if !force {
 		if img, err := b.st.image(key); err == nil {
 			return img, nil
@@ -110,6 +110,15 @@ func (b *Builder) make(ctx context.Context, w *work, ref Ref, lock *Lock) (produ
 	switch ref.Kind {
 	case KindNPM:
 		return b.makeNPM(ctx, w, ref, lock)
+	case KindPyPI:
+		return b.makePyPI(ctx, w, ref, lock)
+	case KindGo:
+		return b.makeGo(ctx, w, ref, lock)
+	case KindOCI:
+		return b.makeOCI(ctx, w, ref, lock)
+	case KindDir:
+		return b.makeDir(ctx, w, ref, lock)
+	case KindWASM: // nothing to make
 	}
 	return product{}, fail(ErrReference, "no such kind of reference: "+quoted(string(ref.Kind)), refForms)
 }

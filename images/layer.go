@@ -101,6 +101,12 @@ func (l *layerWriter) symlink(name, target string) error {
 	return l.tar.WriteHeader(h)
 }
 
+func (l *layerWriter) hardlink(name, target string) error {
+	h := header(tar.TypeLink, name, 0o444)
+	h.Linkname = target
+	return l.tar.WriteHeader(h)
+}
+
 func (l *layerWriter) regular(name string, mode, size int64, r io.Reader) error {
 	h := header(tar.TypeReg, name, mode)
 	h.Size = size

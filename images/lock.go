@@ -35,6 +35,10 @@ type Lock struct {
 	Base []Deb `json:"base,omitempty"`
 	// Scripts says that the packages' install scripts were run.
 	Scripts bool `json:"scripts,omitempty"`
+	// Go is what a Go program was built from.
+	Go *GoLock `json:"go,omitempty"`
+	// Wheels are the Python packages, the one to run first.
+	Wheels []Wheel `json:"wheels,omitempty"`
 	// NPM is the package-lock.json of the whole tree, without addresses.
 	NPM json.RawMessage `json:"npm,omitempty"`
 }
@@ -84,6 +88,13 @@ func (l *Lock) check(ref Ref) (string, error) {
 	switch ref.Kind {
 	case KindNPM:
 		return l.checkNPM(ref)
+	case KindPyPI:
+		return l.checkPyPI(ref)
+	case KindGo:
+		return l.checkGo(ref)
+	case KindOCI:
+		return l.checkOCI(ref)
+	case KindDir, KindWASM:
 	}
 	return "is of a kind that is not built by a lock", nil
 }

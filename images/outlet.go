@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
@@ -21,6 +23,9 @@ type Outlet interface {
 	Get(ctx context.Context, ecosystem Kind, url string) (io.ReadCloser, error)
 	// Client is what the ecosystem's tool of this host is configured with.
 	Client(ctx context.Context, ecosystem Kind) (Client, error)
+	// Images says how images are read from a container registry, which is named
+	// by its host: through the caller's guard, with the user's log-in.
+	Images(ctx context.Context, registry string) ([]remote.Option, error)
 }
 
 // Client is the part of a tool's configuration that its run in a sandbox is

@@ -13,6 +13,9 @@ type Kind string
 const (
 	KindNPM  Kind = "npm"
 	KindGo   Kind = "go"
+	KindPyPI Kind = "pypi"
+	KindOCI  Kind = "oci"
+	KindDir  Kind = "dir"
 	KindWASM Kind = "wasm"
 )
 
@@ -20,18 +23,18 @@ const (
 // ParseRef reads.
 type Ref struct {
 	Kind Kind
-	// Name is the npm package, with its scope, a Go package's import path, or
-	// the .wasm file's path.
+	// Name is the package, with its scope or extras; the image; or the path of
+	// the folder or .wasm file.
 	Name string
 	// Version is an exact version, a range or a tag; empty means the tag
 	// latest. A range or tag is resolved at the first build and stays so.
 	Version string
-	// Bin is the package's command to run; empty means the one that npx would
-	// choose.
+	// Bin is the package's command to run, or the folder's file; empty means the
+	// one that npx would choose, or its like.
 	Bin string
 }
 
-// String returns npm:NAME[@VERSION][#BIN], go:NAME[@VERSION] or wasm:PATH.
+// String returns KIND:NAME[@VERSION][#BIN].
 func (r Ref) String() string {
 	s := string(r.Kind) + ":" + r.Name
 	if r.Version != "" {
@@ -52,10 +55,10 @@ var (
 	binRE     = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
 )
 
-const refForms = "write npm:PACKAGE[@VERSION][#COMMAND], go:PACKAGE[@VERSION] or wasm:PATH"
+const refForms = "write npm:PACKAGE[@VERSION][#COMMAND], pypi:PACKAGE[@VERSION][#COMMAND], go:PACKAGE[@VERSION], oci:IMAGE, dir:FOLDER[#FILE] or wasm:PATH"
 
-// ParseRef reads npm:PACKAGE[@VERSION][#COMMAND], go:PACKAGE[@VERSION] or
-// wasm:PATH. Errors match ErrReference.
+// ParseRef reads npm:PACKAGE[@VERSION][#COMMAND], pypi:PACKAGE[@VERSION][#COMMAND],
+// go:PACKAGE[@VERSION], oci:IMAGE, dir:FOLDER[#FILE] or wasm:PATH. Errors match ErrReference.
 func ParseRef(s string) (Ref, error) {
 	kind, rest, ok := strings.Cut(s, ":")
 	if !ok {
@@ -70,6 +73,16 @@ func ParseRef(s string) (Ref, error) {
 		return parseNPM(rest, bin)
 	case KindGo:
 		return parseGo(rest)
+	case KindPyPI:
+		name, bin, hasBin := strings.Cut(rest, "#")
+		if hasBin && bin == "" {
+			return Ref{}, fail(ErrReference, "no command after # in "+quoted(s), refForms)
+		}
+		return parsePyPI(name, bin)
+	case KindOCI:
+		return parseOCI(rest)
+	case KindDir:
+		return parseDir(rest)
 	case KindWASM:
 		r := Ref{Kind: KindWASM, Name: rest}
 		return r, r.validate()
@@ -99,6 +112,12 @@ func (r Ref) validate() error {
 		return nil
 	case KindGo:
 		return r.validateGo()
+	case KindPyPI:
+		return r.validatePyPI()
+	case KindOCI:
+		return r.validateOCI()
+	case KindDir:
+		return r.validateDir()
 	case KindNPM:
 	default:
 		return fail(ErrReference, "no such kind of reference: "+quoted(string(r.Kind)), refForms)

@@ -20,6 +20,10 @@ func TestParseRef(t *testing.T) {
 		"npm:JSONStream":             {Kind: KindNPM, Name: "JSONStream"},
 		"go:x.io/a/cmd/b@v1.2.3":     {Kind: KindGo, Name: "x.io/a/cmd/b", Version: "v1.2.3"},
 		"go:x.io/a/v2":               {Kind: KindGo, Name: "x.io/a/v2"},
+		"pypi:a.b-c[cli]@1.2rc1#cmd": {Kind: KindPyPI, Name: "a.b-c[cli]", Version: "1.2rc1", Bin: "cmd"},
+		"oci:host:5000/a/b:1":        {Kind: KindOCI, Name: "host:5000/a/b:1"},
+		"oci:/a/layout":              {Kind: KindOCI, Name: "/a/layout"},
+		"dir:/a/b#src/x.py":          {Kind: KindDir, Name: "/a/b", Bin: "src/x.py"},
 		"wasm:./x.wasm":              {Kind: KindWASM, Name: "./x.wasm"},
 		"wasm:/with space#and@.wasm": {Kind: KindWASM, Name: "/with space#and@.wasm"},
 	}
@@ -36,7 +40,7 @@ func TestParseRef(t *testing.T) {
 		"", "a", "npm:", "npm:@", "npm:a@", "npm:a#", "npm:../a", "npm:a/b", "npm:@s/../b", "npm:.a", "npm:-a", "npm:_a", "npm:@/a", "npm:@s/",
 		"npm:a b", "npm:a\n", "npm:a@1.2.3;x", "npm:a@npm:b@1", "npm:a@file:/etc", "npm:a@git+ssh://x/y", "npm:a@http://x/y.tgz", "npm:a@github:x/y",
 		"npm:a@--x", "npm:a#-x", "npm:a#../x", "npm:node_modules", "npm:@s/node_modules", "npm:favicon.ico", "npm:" + strings.Repeat("a", 215),
-		"npm:é", "go:", "go:a", "go:x.io/../a", "go:x.io/a@", "go:x.io/a@none", "go:x.io/-a", "go:-x.io/a", "go:x.io/a@v1 -toolexec=x", "go:x.io/a@v1@v2", "go:./a@v1", "go:x.io//a", "pypi:x", "oci:x", "wasm:", "wasm:a\x00b", "npm:a@1.2.3@4",
+		"npm:é", "go:", "go:a", "go:x.io/../a", "go:x.io/a@", "go:x.io/a@none", "go:x.io/-a", "go:-x.io/a", "go:x.io/a@v1 -toolexec=x", "go:x.io/a@v1@v2", "go:./a@v1", "go:x.io//a", "pypi:", "pypi:x@", "pypi:../x", "pypi:x[a;b]", "pypi:x@1;y", "pypi:x==1 --index-url=y", "pypi:-r", "pypi:x#", "oci:", "oci:-x", "oci:a b", "oci:a#b", "dir:", "dir:/", "dir:/a#../b", "dir:/a#/b", "wasm:", "wasm:a\x00b", "npm:a@1.2.3@4",
 	} {
 		if r, err := ParseRef(s); !errors.Is(err, ErrReference) {
 			t.Errorf("ParseRef(%q) = %+v, %v; want ErrReference", s, r, err)

@@ -16,7 +16,10 @@ func certificates(file, variable string) ([]byte, error) {
 	if file != "" {
 		return readBundle(file)
 	}
-	extra := os.Getenv(variable)
+	extra := ""
+	if variable != "" {
+		extra = os.Getenv(variable)
+	}
 	if extra == "" {
 		return nil, nil
 	}

@@ -106,6 +106,8 @@ func (l *launcher) prepare(ctx context.Context, s server) (*launchable, error) {
 	p := &launchable{l: l, srv: s, image: img, args: cmd.Args, tier: tier, entry: img.Entrypoint, workDir: img.Dir}
 	if len(cmd.Entrypoint) > 0 {
 		p.entry = cmd.Entrypoint
+	} else if len(p.args) == 0 {
+		p.args = img.Cmd
 	}
 	if cmd.Dir != "" {
 		p.workDir = cmd.Dir

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/sandboxd/sandboxd/cmd/sandboxd/internal/registries"
 	"github.com/sandboxd/sandboxd/images"
 	"github.com/sandboxd/sandboxd/netguard"
 	"github.com/sandboxd/sandboxd/policies"
@@ -96,36 +95,6 @@ func (o *outlet) Start(ctx context.Context, kind images.Kind, spec sandbox.Spec)
 		return nil, err
 	}
 	return rt.Start(ctx, spec, egress)
-}
-
-// Client is the configuration of the ecosystem's client on this host.
-func (o *outlet) Client(ctx context.Context, kind images.Kind) (images.Client, error) {
-	if kind == images.KindNPM {
-		return o.npm(ctx)
-	}
-	return images.Client{}, noClient(string(kind))
-}
-
-func (o *outlet) npm(ctx context.Context) (images.Client, error) {
-	npm, err := o.op.finder.NPM(ctx)
-	if errors.Is(err, registries.ErrNoClient) {
-		return images.Client{}, noClient("npm")
-	}
-	if err != nil {
-		return images.Client{}, err
-	}
-	out := images.Client{Settings: map[string]string{"registry": npm.Registry}}
-	for name, address := range npm.Scopes {
-		out.Settings[name] = address
-	}
-	if npm.Insecure {
-		out.Settings["strict-ssl"] = "false"
-	}
-	for name, value := range npm.Credentials {
-		out.Secret = append(out.Secret, "npm_config_"+name+"="+value)
-	}
-	out.Certificates, err = certificates(npm.CAFile, "NODE_EXTRA_CA_CERTS")
-	return out, err
 }
 
 // Get fetches one document of the npm registry.

@@ -86,6 +86,18 @@ func (f *Finder) golang(ctx context.Context) []string {
 	return urls
 }
 
+// Go asks the go command where its toolchain is and how it fetches. It is empty
+// where there is none.
+func (f *Finder) Go(ctx context.Context) map[string]string {
+	out, ok := f.run(ctx, []string{"GOTOOLCHAIN=local", "GOWORK=off", "GOFLAGS="}, "go", "env", "-json",
+		"GOROOT", "GOPROXY", "GONOPROXY", "GOSUMDB", "GONOSUMDB", "GOPRIVATE", "GOINSECURE")
+	env := map[string]string{}
+	if ok && json.Unmarshal(out, &env) != nil {
+		f.log.Warn("a client's answer could not be read", "client", "go")
+	}
+	return env
+}
+
 // pipDefault has pip itself say what it uses unless it is told otherwise. The
 // files of that index live on a host of their own, which no setting names.
 const pipDefault = "from pip._internal.models.index import PyPI; print(PyPI.simple_url); print('https://' + PyPI.file_storage_domain)"
