@@ -11,7 +11,9 @@ type Limits struct {
 	// MemoryBytes bounds memory, swap included; default 1 GiB. There is never
 	// an address-space limit: Node alone maps over 10 GB.
 	MemoryBytes int64
-	// CPUs bounds processor time, in cores; default 1.
+	// CPUs bounds processor time, in cores; default 1. It holds on average: the
+	// container tier may use in a tenth of a second what it left of earlier ones,
+	// one such slice at most.
 	CPUs float64
 	// PIDs bounds processes and threads together; default 256.
 	PIDs int64
