@@ -45,6 +45,7 @@ func (b *Builder) build(ctx context.Context, ref Ref, lock *Lock, force bool) (I
 	}
 	if !force {
 		if img, err := b.st.image(key); err == nil {
+			b.st.note(key)
 			return img, nil
 		}
 	}

@@ -81,26 +81,30 @@ func (b *Builder) Remove(ctx context.Context, ref Ref) error {
 	if err != nil {
 		return err
 	}
-	_, err = b.prune(ctx, ref.String(), false)
+	_, err = b.prune(ctx, []string{ref.String()}, false)
 	return err
 }
 
 // Prune removes what no image needs, such as what updates left behind, and
 // returns how many bytes that was. With dry it only counts. It waits for builds that are under way.
-func (b *Builder) Prune(ctx context.Context, dry bool) (int64, error) { return b.prune(ctx, "", dry) }
+func (b *Builder) Prune(ctx context.Context, dry bool) (int64, error) { return b.prune(ctx, nil, dry) }
 
-func (b *Builder) prune(ctx context.Context, gone string, dry bool) (int64, error) {
+// prune takes references out of the layout's index, and then what nothing needs
+// out of the store.
+func (b *Builder) prune(ctx context.Context, gone []string, dry bool) (int64, error) {
 	alone, err := b.st.lock(ctx, "store", false)
 	if err != nil {
 		return 0, err
 	}
 	defer alone.Close() //nolint:errcheck // closing a lock's file loses nothing
-	if gone != "" {
+	if len(gone) > 0 {
 		w, err := newWork(ctx, b.st.path("tmp"))
 		if err != nil {
 			return 0, err
 		}
-		err = b.st.index(ctx, w, gone, v1.Descriptor{})
+		for _, ref := range gone {
+			err = errors.Join(err, b.st.index(ctx, w, ref, v1.Descriptor{}))
+		}
 		if err = errors.Join(err, w.close()); err != nil {
 			return 0, err
 		}

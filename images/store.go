@@ -186,21 +186,33 @@ func (s *store) shared(ctx context.Context, name string, fresh bool, make func(*
 	return r, errors.Join(err, w.close())
 }
 
+// record reads a reference's record. It errs with ErrNotBuilt or ErrCorrupt.
+func (s *store) record(key string) (r record, err error) {
+	err = readJSON(s.path("refs", key+".json"), &r)
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, ErrNotBuilt
+	}
+	if err != nil || !digestRE.MatchString(r.Digest) || len(r.Blobs) < 2 {
+		return r, fail(ErrCorrupt, "the image cache has an unreadable record", "")
+	}
+	return r, nil
+}
+
+func (r record) image(s *store, lock *Lock) Image {
+	return Image{
+		Ref: r.Ref, Digest: r.Digest, Path: s.path("oci"), Entrypoint: r.Entrypoint, Cmd: r.Cmd, Env: r.Env, Dir: r.Dir, Created: r.Created,
+		Size: r.size(), Lock: lock,
+	}
+}
+
 // image reads what a reference was built to. It errs with ErrNotBuilt, or with
 // ErrCorrupt and the lock to build it again by.
 func (s *store) image(key string) (Image, error) {
-	var r record
-	err := readJSON(s.path("refs", key+".json"), &r)
-	if errors.Is(err, fs.ErrNotExist) {
-		return Image{}, ErrNotBuilt
+	r, err := s.record(key)
+	if err != nil {
+		return Image{}, err
 	}
-	if err != nil || !digestRE.MatchString(r.Digest) {
-		return Image{}, fail(ErrCorrupt, "the image cache has an unreadable record", "")
-	}
-	img := Image{
-		Ref: r.Ref, Digest: r.Digest, Path: s.path("oci"), Entrypoint: r.Entrypoint, Cmd: r.Cmd, Env: r.Env, Dir: r.Dir, Created: r.Created,
-		Size: r.size(), Lock: &Lock{},
-	}
+	img := r.image(s, &Lock{})
 	if err := readJSON(s.lockPath(r.Digest), img.Lock); err != nil {
 		return Image{}, fail(ErrCorrupt, "the image cache has lost the lock of "+r.Ref.String(), "")
 	}

@@ -18,7 +18,7 @@ func newImage() *cobra.Command {
 		Args:  onlyCommands,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newImageBuild(), newImageLock(), newImageBill(), newImageList(), newImageRemove(), newImagePrune())
+	cmd.AddCommand(newImageBuild(), newImageLock(), newImageBill(), newImageInspect(), newImageExport(), newImageImport(), newImageList(), newImageRemove(), newImagePrune())
 	return cmd
 }
 
@@ -152,16 +152,20 @@ func newImageRemove() *cobra.Command {
 
 func newImagePrune() *cobra.Command {
 	var dry bool
+	var unused time.Duration
 	cmd := &cobra.Command{
 		Use:   "prune",
-		Short: "Remove layers that no image needs any more",
+		Short: "Remove layers that no image needs any more, and images that nobody used for long",
 		Args:  exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			b, err := newBuilder(nil, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
-			n, err := b.Prune(cmd.Context(), dry)
+			if unused < 0 || cmd.Flags().Changed("unused-for") && unused == 0 {
+				return usagef("--unused-for: want a time such as 720h")
+			}
+			n, err := pruneImages(cmd, b, unused, dry)
 			if err != nil {
 				return err
 			}
@@ -173,6 +177,31 @@ func newImagePrune() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say how much would be removed")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say what would be removed, and how much")
+	cmd.Flags().DurationVar(&unused, "unused-for", 0, "forget images too that were not used for that long, such as 720h")
 	return cmd
+}
+
+// pruneImages forgets what was not used for long, where asked to, and removes
+// what no image needs.
+func pruneImages(cmd *cobra.Command, b *images.Builder, unused time.Duration, dry bool) (int64, error) {
+	if unused == 0 {
+		return b.Prune(cmd.Context(), dry)
+	}
+	before := time.Now().Add(-unused)
+	stale, err := b.Stale(before)
+	if err != nil {
+		return 0, err
+	}
+	word := "removing"
+	if dry {
+		word = "would remove"
+	}
+	for _, img := range stale {
+		fmt.Fprintf(cmd.OutOrStdout(), "%s %s (%s)\n", word, img.Ref, img.Digest)
+	}
+	if dry {
+		return b.Prune(cmd.Context(), true)
+	}
+	return b.RemoveStale(cmd.Context(), before)
 }

@@ -1,0 +1,239 @@
+package images
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// archived builds two servers and exports them.
+func archived(t *testing.T) (*registry, []Image, []byte) {
+	t.Helper()
+	r := newRegistry(t, server("one", "1.0.0"), server("two", "1.0.0"))
+	b := r.builder(t)
+	list := []Image{build(t, b, "npm:one"), build(t, b, "npm:two")}
+	var out, again bytes.Buffer
+	for _, w := range []io.Writer{&out, &again} {
+		if err := b.Export(t.Context(), w, list[0].Ref, list[1].Ref); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(out.Bytes(), again.Bytes()) {
+		t.Error("two exports of the same images differ")
+	}
+	return r, list, out.Bytes()
+}
+
+// unpacked gives an archive's files.
+func unpacked(t *testing.T, archive []byte) map[string][]byte {
+	t.Helper()
+	files := map[string][]byte{}
+	tr := tar.NewReader(bytes.NewReader(archive))
+	for {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if files[h.Name], err = io.ReadAll(tr); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func repacked(t *testing.T, files map[string][]byte, more ...tar.Header) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	tw := tar.NewWriter(&out)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if err := inlineEntry(tw, name, files[name]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, h := range more {
+		if err := tw.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := tw.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// TestArchiveGoesToAnotherHost takes two images to a host without a registry:
+// they run there without any, and another implementation can read the archive.
+func TestArchiveGoesToAnotherHost(t *testing.T) {
+	r, list, archive := archived(t)
+	dir := t.TempDir()
+	for name, data := range unpacked(t, archive) {
+		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	idx, err := layout.ImageIndexFromPath(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := validate.Index(idx, validate.Fast); err != nil {
+		t.Errorf("the archive is no valid layout: %v", err)
+	}
+	cfg := r.config(t, t.TempDir())
+	r.Close() // nothing can be fetched from here on
+	there := must(t)(New(cfg))
+	if got, err := there.Import(t.Context(), bytes.NewReader(archive), ImportOptions{Dry: true}); err != nil || len(got) != 2 {
+		t.Fatalf("a dry run: %d images, %v", len(got), err)
+	}
+	if all, err := there.List(); err != nil || len(all) != 0 {
+		t.Fatalf("a dry run kept %d images, %v", len(all), err)
+	}
+	got, err := there.Import(t.Context(), bytes.NewReader(archive), ImportOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range list {
+		img := build(t, there, want.Ref.String())
+		if img.Digest != want.Digest || got[i].Digest != want.Digest || !slices.Equal(img.Entrypoint, want.Entrypoint) || !slices.Equal(img.Env, want.Env) || img.Dir != want.Dir {
+			t.Errorf("there: %+v, here: %+v", img, want)
+		}
+		checkLayout(t, img)
+		if bill, err := there.Bill(want.Ref); err != nil || !bytes.Contains(bill, []byte("CycloneDX")) {
+			t.Errorf("the bill of materials of %s: %v", want.Ref, err)
+		}
+	}
+	if _, err := there.Import(t.Context(), bytes.NewReader(archive), ImportOptions{}); err != nil {
+		t.Errorf("the same once more: %v", err)
+	}
+	wantClean(t, there)
+}
+
+func TestImportReplacesOnlyWhenTold(t *testing.T) {
+	r, list, archive := archived(t)
+	r.add(server("one", "2.0.0"))
+	there := r.builder(t)
+	newer := build(t, there, "npm:one")
+	_, err := there.Import(t.Context(), bytes.NewReader(archive), ImportOptions{})
+	if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "--replace") {
+		t.Fatalf("another image was replaced: %v", err)
+	}
+	if img := build(t, there, "npm:one"); img.Digest != newer.Digest {
+		t.Error("a refused import changed an image")
+	}
+	if _, err := there.Import(t.Context(), bytes.NewReader(archive), ImportOptions{Replace: true}); err != nil {
+		t.Fatal(err)
+	}
+	if img := build(t, there, "npm:one"); img.Digest != list[0].Digest {
+		t.Error("--replace did not")
+	}
+}
+
+// TestHostileArchives changes an archive in many ways: each is refused, and
+// nothing of it is kept.
+func TestHostileArchives(t *testing.T) {
+	r, list, archive := archived(t)
+	files := func() map[string][]byte { return unpacked(t, archive) }
+	// edited changes one document and the names that lead to it.
+	index := func(f map[string][]byte, change func(*v1.Index)) []byte {
+		var idx v1.Index
+		if err := json.Unmarshal(f[v1.ImageIndexFile], &idx); err != nil {
+			t.Fatal(err)
+		}
+		change(&idx)
+		raw, err := json.Marshal(idx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f[v1.ImageIndexFile] = raw
+		return repacked(t, f)
+	}
+	layer := list[0].Lock.Digest // its manifest
+	m := manifestOf(t, list[0])
+	for name, bad := range map[string][]byte{
+		"no archive":   []byte("hello"),
+		"empty":        repacked(t, nil),
+		"cut off":      archive[:len(archive)*2/3],
+		"a link":       repacked(t, files(), tar.Header{Name: "blobs/sha256/" + strings.Repeat("a", 64), Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd"}),
+		"a path out":   repacked(t, files(), tar.Header{Name: "../../etc/cron.d/x", Typeflag: tar.TypeReg}),
+		"an absolute":  repacked(t, files(), tar.Header{Name: "/etc/cron.d/x", Typeflag: tar.TypeReg}),
+		"a device":     repacked(t, files(), tar.Header{Name: "blobs/sha256/x", Typeflag: tar.TypeChar}),
+		"twice":        repacked(t, files(), tar.Header{Name: blobEntry(layer), Typeflag: tar.TypeReg}),
+		"a lying name": repacked(t, files(), tar.Header{Name: "blobs/sha256/" + strings.Repeat("a", 64), Typeflag: tar.TypeReg}),
+		"no index":     func() []byte { f := files(); delete(f, v1.ImageIndexFile); return repacked(t, f) }(),
+		"no manifest":  func() []byte { f := files(); delete(f, blobEntry(layer)); return repacked(t, f) }(),
+		"a layer less": func() []byte { f := files(); delete(f, blobEntry(m.Layers[2].Digest)); return repacked(t, f) }(),
+		"no config":    func() []byte { f := files(); delete(f, blobEntry(m.Config.Digest)); return repacked(t, f) }(),
+		"no locks": index(files(), func(i *v1.Index) {
+			i.Manifests = slices.DeleteFunc(i.Manifests, func(d v1.Descriptor) bool { return d.ArtifactType == lockType })
+		}),
+		"another's lock": index(files(), func(i *v1.Index) {
+			i.Manifests[0].Annotations, i.Manifests[3].Annotations = i.Manifests[3].Annotations, i.Manifests[0].Annotations
+		}),
+		"a wrong size": index(files(), func(i *v1.Index) { i.Manifests[0].Size++ }),
+		"a bad name":   index(files(), func(i *v1.Index) { i.Manifests[0].Annotations[v1.AnnotationRefName] = "npm:../x" }),
+	} {
+		there := must(t)(New(r.config(t, t.TempDir())))
+		_, err := there.Import(t.Context(), bytes.NewReader(bad), ImportOptions{})
+		if !errors.Is(err, ErrRefused) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if all, err := there.List(); err != nil || len(all) != 0 {
+			t.Errorf("%s: %d images were kept, %v", name, len(all), err)
+		}
+		wantClean(t, there)
+	}
+	small := r.config(t, t.TempDir())
+	small.MaxBytes = 1000
+	if _, err := must(t)(New(small)).Import(t.Context(), bytes.NewReader(archive), ImportOptions{}); !errors.Is(err, ErrRefused) {
+		t.Errorf("a huge archive: %v", err)
+	}
+}
+
+func TestDescribeAndStale(t *testing.T) {
+	r := newRegistry(t, server("one", "1.0.0"), server("two", "1.0.0"))
+	b := r.builder(t)
+	one, two := build(t, b, "npm:one"), build(t, b, "npm:two")
+	d, err := b.Describe(one.Ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(d.Layers) != 3 || d.Layers[0].SharedBy != 1 || d.Layers[2].SharedBy != 0 || d.Own <= d.Layers[2].Size || d.Own >= d.Size {
+		t.Errorf("%+v", d)
+	}
+	old := time.Now().Add(-48 * time.Hour)
+	for _, img := range []Image{one, two} {
+		if err := os.Chtimes(b.st.path("refs", b.key(img.Ref)+".json"), old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	build(t, b, "npm:two") // used now
+	before := time.Now().Add(-24 * time.Hour)
+	stale, err := b.Stale(before)
+	if err != nil || len(stale) != 1 || stale[0].Digest != one.Digest {
+		t.Fatalf("stale: %+v, %v", stale, err)
+	}
+	if n, err := b.RemoveStale(t.Context(), before); err != nil || n < d.Own/2 {
+		t.Errorf("freed %d, %v", n, err)
+	}
+	if _, err := b.Inspect(one.Ref); !errors.Is(err, ErrNotBuilt) {
+		t.Errorf("the stale one: %v", err)
+	}
+	checkLayout(t, build(t, b, "npm:two"))
+}
