@@ -40,7 +40,7 @@ func TestCatalogAdd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	trusting := l.WriteFile("operator.yaml", string(own)+"\ncatalog: {keys: ["+pub.String()+"]}\n")
+	trusting := l.WriteFile("operator.yaml", strings.TrimPrefix(string(own), "{}")+"\ncatalog: {keys: ["+pub.String()+"]}\n")
 	for name, c := range map[string]struct {
 		change func(*catalog.Facts)
 		word   string
