@@ -13,10 +13,11 @@ import (
 	"strings"
 )
 
-// basePackages are what Node and a native module need: no shell, no package
+// basePackages are what Node, a native module and a program that looks for the
+// system's TLS library (those made with .NET do) need: no shell, no package
 // manager. They come without what they depend on, since that is only needed to
 // set them up.
-var basePackages = []string{"base-files", "ca-certificates", "libc6", "libgcc-s1", "libstdc++6", "netbase", "tzdata"}
+var basePackages = []string{"base-files", "ca-certificates", "libc6", "libgcc-s1", "libssl3", "libstdc++6", "netbase", "tzdata"}
 
 // Deb pins one distribution package.
 type Deb struct {

@@ -97,8 +97,12 @@ func TestCatalogCommands(t *testing.T) {
 		t.Errorf("a dry run left %v", left)
 	}
 	for _, c := range []struct{ args, word string }{
-		{"show nobody", "search lists"}, {"add nobody", "search lists"}, {"add filesystem --dry-run", "--mount"},
-		{"add memory --config x.toml", "YAML"}, {"sign " + cfg, "no such file"}, {"verify " + cfg, "no such file"},
+		{"show nobody", "search lists"},
+		{"add nobody", "search lists"},
+		{"add filesystem --dry-run", "--mount"},
+		{"add memory --config x.toml", "YAML"},
+		{"sign " + cfg, "no such file"},
+		{"verify " + cfg, "no such file"},
 	} {
 		if _, _, err := sandboxd(append([]string{"catalog"}, strings.Fields(c.args)...)...); err == nil || !strings.Contains(err.Error(), c.word) {
 			t.Errorf("%s: %v", c.args, err)

@@ -146,8 +146,12 @@ func TestInstallRefuses(t *testing.T) {
 		t.Errorf("a refusal left %v", left)
 	}
 	for _, args := range [][]string{
-		{"run", "--config", cfg}, {"run", "--server", "x"}, {"run", "--config", cfg, "--server", "x", "--", "npx", "p"},
-		{"run", "--config", cfg, "--server", "narrow", "--policy", "none"}, {"run", "--config", cfg, "--server", "narrow"}, {"run", "--config", cfg, "--server", "gone"},
+		{"run", "--config", cfg},
+		{"run", "--server", "x"},
+		{"run", "--config", cfg, "--server", "x", "--", "npx", "p"},
+		{"run", "--config", cfg, "--server", "narrow", "--policy", "none"},
+		{"run", "--config", cfg, "--server", "narrow"},
+		{"run", "--config", cfg, "--server", "gone"},
 	} {
 		var usage usageError
 		if _, _, err := sandboxd(args...); !errors.As(err, &usage) {

@@ -246,11 +246,24 @@ func TestSecretsAreTold(t *testing.T) {
 		name, value string
 		want        bool
 	}{
-		{"GITHUB_TOKEN", "x", true}, {"API_KEY", "abc", true}, {"DB_PASS", "x", true}, {"X", "sk-abcdefghijklmnop1234", true},
-		{"URL", "https://u:p@x.example.com", true}, {"URL", "https://x.example.com/?token=1", true}, {"ID", "a8f5f167f44f4964e6c998dee827110c", true},
-		{"X", "eyJhbGciOiJIUzI1NiJ9.e30", true}, {"DATABASE_DSN", "x y", true},
-		{"MODE", "production", false}, {"PORT", "8080", false}, {"URL", "https://api.example.com/v1", false}, {"TOKEN_FILE", "/home/u/token", false},
-		{"DEBUG", "true", false}, {"TZ", "Europe/Berlin", false}, {"LANG", "en_US", false}, {"API_TOKEN", "", false}, {"PATH", "/usr/local/bin:/usr/bin", false},
+		{"GITHUB_TOKEN", "x", true},
+		{"API_KEY", "abc", true},
+		{"DB_PASS", "x", true},
+		{"X", "sk-abcdefghijklmnop1234", true},
+		{"URL", "https://u:p@x.example.com", true},
+		{"URL", "https://x.example.com/?token=1", true},
+		{"ID", "a8f5f167f44f4964e6c998dee827110c", true},
+		{"X", "eyJhbGciOiJIUzI1NiJ9.e30", true},
+		{"DATABASE_DSN", "x y", true},
+		{"MODE", "production", false},
+		{"PORT", "8080", false},
+		{"URL", "https://api.example.com/v1", false},
+		{"TOKEN_FILE", "/home/u/token", false},
+		{"DEBUG", "true", false},
+		{"TZ", "Europe/Berlin", false},
+		{"LANG", "en_US", false},
+		{"API_TOKEN", "", false},
+		{"PATH", "/usr/local/bin:/usr/bin", false},
 	} {
 		if got := maySecret(c.name, c.value); got != c.want {
 			t.Errorf("%s=%s: %v", c.name, c.value, got)
@@ -260,9 +273,14 @@ func TestSecretsAreTold(t *testing.T) {
 		args string
 		want int
 	}{
-		{"npx -y @modelcontextprotocol/server-filesystem@2026.8.31 /home/u/notes", -1}, {"npx p --token abc", 3}, {"npx p --api-key=abc", 2}, {"npx p --port=80", -1},
-		{"oci:img@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", -1}, {"npx p --figma-api-key=figd_x", 2},
-		{"docker run -i -e TOKEN ghcr.example.com/github/github-mcp-server:v1.0.0", -1}, {"npx -y mcp-server-kubernetes-with-a-very-long-name2", -1},
+		{"npx -y @modelcontextprotocol/server-filesystem@2026.8.31 /home/u/notes", -1},
+		{"npx p --token abc", 3},
+		{"npx p --api-key=abc", 2},
+		{"npx p --port=80", -1},
+		{"oci:img@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", -1},
+		{"npx p --figma-api-key=figd_x", 2},
+		{"docker run -i -e TOKEN ghcr.example.com/github/github-mcp-server:v1.0.0", -1},
+		{"npx -y mcp-server-kubernetes-with-a-very-long-name2", -1},
 	} {
 		if got := secretArgument(strings.Fields(c.args)); got != c.want {
 			t.Errorf("%s: %d, want %d", c.args, got, c.want)

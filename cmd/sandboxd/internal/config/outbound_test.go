@@ -58,7 +58,8 @@ func TestOutbound(t *testing.T) {
 			Headers: []Var{{"Authorization", NewSecret("Bearer hunter2")}},
 			Inputs: []WorkflowInput{
 				{Name: "version", Type: "string", Description: "which", Required: true},
-				{Name: "size", Type: "integer", Default: []byte(`2`), Enum: []json.RawMessage{[]byte(`1`), []byte(`2`)}}, {Name: "plain", Type: "string"},
+				{Name: "size", Type: "integer", Default: []byte(`2`), Enum: []json.RawMessage{[]byte(`1`), []byte(`2`)}},
+				{Name: "plain", Type: "string"},
 			},
 			OutputSchema: []byte(`{"type":"object","required":["at"],"properties":{"a b":{"type":["string","null"],"maxLength":5}}}`),
 		},
