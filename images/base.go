@@ -38,7 +38,7 @@ type layerRecord struct {
 // Packages that the configuration adds are no part of it, so that all images
 // share it.
 func (b *Builder) base(ctx context.Context, pins []Deb, fresh bool) (layerRecord, error) {
-	name := "base-" + shortHash("", platform(), "")
+	name := baseName()
 	if pins != nil {
 		// Most locks are of the base that is here already.
 		var have layerRecord
@@ -52,6 +52,10 @@ func (b *Builder) base(ctx context.Context, pins []Deb, fresh bool) (layerRecord
 		return b.buildDebs(ctx, w, set, fresh, newRootfs(), func(r *rootfs) error { return r.complete() })
 	})
 }
+
+// baseName names the layer of the base as it is resolved here: with other
+// packages in it, it is another one.
+func baseName() string { return "base-" + shortHash(strings.Join(basePackages, " "), platform(), "") }
 
 // debSet says which distribution packages make up a layer.
 type debSet struct {

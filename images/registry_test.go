@@ -229,7 +229,7 @@ func seedBase(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = s.shared(t.Context(), "base-"+shortHash("", platform(), ""), false, func(w *work) (layerRecord, error) {
+	_, err = s.shared(t.Context(), baseName(), false, func(w *work) (layerRecord, error) {
 		root := newRootfs()
 		root.entries["usr/share/ca-certificates/a.crt"] = &entry{typ: tar.TypeReg, data: []byte("A\n")}
 		if err := root.complete(); err != nil {
