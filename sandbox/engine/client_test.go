@@ -89,8 +89,11 @@ func TestImageIsHandedOverOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if e.host.imports != 1 {
-		t.Errorf("%d imports, want 1", e.host.imports)
+	e.host.mu.Lock()
+	imports := e.host.imports
+	e.host.mu.Unlock()
+	if imports != 1 {
+		t.Errorf("%d imports, want 1", imports)
 	}
 	if sent != total || total < 1<<17 {
 		t.Errorf("progress ended at %d of %d", sent, total)
