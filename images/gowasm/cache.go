@@ -189,7 +189,7 @@ func (r Result) CopyTo(name string) error {
 		return err
 	}
 	_, err = io.Copy(to, from)
-	if cerr := to.Chmod(0o644); err == nil { //nolint:gosec // a module is no secret, and others may run it
+	if cerr := to.Chmod(0o644); err == nil { // a module is no secret, and others may run it
 		err = cerr
 	}
 	if cerr := to.Close(); err == nil {

@@ -199,7 +199,7 @@ func TestReportNamesPackageAndReason(t *testing.T) {
 func TestBuildRunsNothingOfTheCallers(t *testing.T) {
 	ran := filepath.Join(t.TempDir(), "ran")
 	tool := filepath.Join(t.TempDir(), "tool")
-	if err := os.WriteFile(tool, []byte("#!/bin/sh\ntouch "+ran+"\nexec \"$@\"\n"), 0o700); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(tool, []byte("#!/bin/sh\ntouch "+ran+"\nexec \"$@\"\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	goenv := filepath.Join(t.TempDir(), "env")
@@ -356,7 +356,7 @@ func TestCancelledBuildEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The child holds the pipe open for as long as it lives.
-	if err := os.WriteFile(script, []byte("#!/bin/sh\nsleep 600 > "+pipe+" &\nwait\n"), 0o700); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(script, []byte("#!/bin/sh\nsleep 600 > "+pipe+" &\nwait\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -371,7 +371,7 @@ func TestCancelledBuildEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer alive.Close() //nolint:errcheck // only read from
+	defer alive.Close()
 	cancel(gone)
 	if err := <-done; !errors.Is(err, gone) {
 		t.Errorf("%v", err)
