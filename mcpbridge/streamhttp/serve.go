@@ -32,6 +32,11 @@ func (s *session) post(w http.ResponseWriter, r *http.Request, m relay.Message, 
 		fail(w, http.StatusBadRequest, m.ID.Of(raw), -32600, err.Error())
 		return true
 	}
+	if sse && len(st.ids) > 0 {
+		s.mu.Lock()
+		s.enroll(st)
+		s.mu.Unlock()
+	}
 	defer s.drop(st)
 	for i := range ms {
 		if err := s.backend.Receive(r.Context(), ms[i], raws[i]); err != nil {
@@ -43,6 +48,9 @@ func (s *session) post(w http.ResponseWriter, r *http.Request, m relay.Message, 
 		return true
 	}
 	out := writer{w: w, sse: sse, batch: m.Kind == relay.Batch}
+	if sse {
+		out.s, out.st, out.prime = s, st, r.Header.Get(versionHeader) >= primed
+	}
 	return s.answer(r, st, &out) || m.Method != "initialize"
 }
 
@@ -78,7 +86,7 @@ func (s *session) answer(r *http.Request, st *stream, out *writer) bool {
 		return out.message(raw) == nil
 	}
 	out.begin()
-	for len(st.ids) > 0 {
+	for s.open(st) {
 		select {
 		case raw := <-st.ch:
 			if !write(raw) {
@@ -93,6 +101,13 @@ func (s *session) answer(r *http.Request, st *stream, out *writer) bool {
 	}
 	out.finish()
 	return ok
+}
+
+// open says whether a stream has requests that are not answered.
+func (s *session) open(st *stream) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(st.ids) > 0
 }
 
 // finish answers what a session that ended left open.
@@ -110,7 +125,13 @@ func (s *session) finish(st *stream, write func([]byte) bool) {
 	if err := s.backend.Err(); err != nil {
 		msg = err.Error()
 	}
+	s.mu.Lock()
+	var open [][]byte
 	for _, id := range st.ids {
+		open = append(open, id)
+	}
+	s.mu.Unlock()
+	for _, id := range open {
 		write(relay.ErrorLine(id, -32000, msg))
 	}
 }
@@ -120,6 +141,20 @@ func (s *session) get(w http.ResponseWriter, r *http.Request) {
 	if sse, _ := accepts(r); !sse {
 		fail(w, http.StatusNotAcceptable, nil, -32600, "Accept must name text/event-stream")
 		return
+	}
+	last := r.Header.Get("Last-Event-ID")
+	var missed []sent
+	if last != "" {
+		old, events, ok := s.after(last)
+		switch {
+		case !ok:
+			fail(w, http.StatusBadRequest, nil, -32600, "the events after this one are gone")
+			return
+		case old != nil:
+			s.resume(w, r, old, last)
+			return
+		}
+		missed = events
 	}
 	st := &stream{ch: make(chan []byte, 16), left: make(chan struct{})}
 	s.mu.Lock()
@@ -131,8 +166,13 @@ func (s *session) get(w http.ResponseWriter, r *http.Request) {
 	s.general = st
 	s.mu.Unlock()
 	defer s.drop(st)
-	out := writer{w: w, sse: true}
+	out := writer{w: w, sse: true, s: s, st: st}
 	out.begin()
+	for _, ev := range missed {
+		if out.again(ev) != nil {
+			return
+		}
+	}
 	if s.flush(&out) != nil {
 		return
 	}

@@ -37,6 +37,7 @@ type session struct {
 	size     int
 	dropped  int
 	kick     chan struct{} // the backlog has grown
+	history  history
 }
 
 // stream is one HTTP response that takes messages.
@@ -45,6 +46,10 @@ type stream struct {
 	left  chan struct{}     // closed when the HTTP side has gone
 	ids   map[string][]byte // open requests: IDKey -> id as it stood
 	token []string
+
+	n      int64 // in the session's history; 0 is the general stream or none
+	events int64 // number of the last event
+	gap    int64 // the last one that cannot be sent again
 }
 
 func newSession(h *Handler, id string) *session {
@@ -111,29 +116,47 @@ func (s *session) emit(m relay.Message, raw []byte) {
 		}
 		return
 	}
-	st := s.route(m, raw)
+	st, ch, left := s.route(m, raw)
 	if st == nil {
 		return
 	}
 	select {
-	case st.ch <- raw:
-	case <-st.left:
-		if m.Kind != relay.Response {
-			s.keep(raw)
-		}
+	case <-left: // before there is a choice
+		s.missed(st, m, raw)
+		return
+	default:
+	}
+	select {
+	case ch <- raw:
+	case <-left:
+		s.missed(st, m, raw)
 		return
 	case <-s.ending:
 		return
 	}
 	select {
-	case <-st.left: // perhaps before the message got there
+	case <-left: // perhaps before the message got there
 		s.salvage(st)
 	default:
 	}
 }
 
+// missed takes what a stream's client was not there for.
+func (s *session) missed(st *stream, m relay.Message, raw []byte) {
+	switch {
+	case st.n != 0:
+		s.hold(st, raw)
+	case m.Kind != relay.Response:
+		s.keep(raw)
+	}
+}
+
 // salvage keeps what a stream that was left did not write, for the next one.
 func (s *session) salvage(st *stream) {
+	if st.n != 0 {
+		s.hold(st, nil)
+		return
+	}
 	for {
 		select {
 		case raw := <-st.ch:
@@ -146,10 +169,19 @@ func (s *session) salvage(st *stream) {
 	}
 }
 
-// route finds the stream for a message, or keeps it and returns nil.
-func (s *session) route(m relay.Message, raw []byte) *stream {
+// route finds the stream for a message, or keeps it and returns nil; and the
+// stream's ends as they are now.
+func (s *session) route(m relay.Message, raw []byte) (st *stream, ch chan []byte, left chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if st = s.find(m, raw); st != nil {
+		ch, left = st.ch, st.left
+	}
+	return st, ch, left
+}
+
+// find is route's choice. s.mu is held.
+func (s *session) find(m relay.Message, raw []byte) *stream {
 	if m.Kind == relay.Response {
 		k, _ := relay.IDKey(m.ID.Of(raw))
 		st := s.requests[k]
@@ -247,13 +279,14 @@ func (s *session) drop(st *stream) {
 	defer s.salvage(st)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	resumable := st.n != 0 && len(st.ids) > 0
 	for k := range st.ids {
-		if s.requests[k] == st {
+		if s.requests[k] == st && !resumable {
 			delete(s.requests, k)
 		}
 	}
 	for _, t := range st.token {
-		if s.tokens[t] == st {
+		if s.tokens[t] == st && !resumable {
 			delete(s.tokens, t)
 		}
 	}

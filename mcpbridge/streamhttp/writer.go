@@ -18,7 +18,15 @@ type writer struct {
 	sse   bool
 	batch bool
 	n     int
+
+	// s and st, where set, give each event an id.
+	s     *session
+	st    *stream
+	prime bool // begin with an event that has nothing but an id
 }
+
+// primed is the revision whose clients know an event without data.
+const primed = "2025-11-25"
 
 func (o *writer) begin() {
 	h := o.w.Header()
@@ -30,12 +38,21 @@ func (o *writer) begin() {
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("X-Accel-Buffering", "no")
 	o.w.WriteHeader(http.StatusOK)
+	if o.prime {
+		_ = o.write([]byte("id: " + eventID(o.st.n, 0) + "\ndata: \n\n"))
+	}
 	// An error shows at the first write.
 	_ = http.NewResponseController(o.w).Flush()
 }
 
 // message writes one message; plain JSON takes responses alone.
 func (o *writer) message(raw []byte) error {
+	if o.sse && o.s != nil {
+		o.s.mu.Lock()
+		ev := o.s.note(o.st, raw)
+		o.s.mu.Unlock()
+		return o.again(ev)
+	}
 	if o.sse {
 		return o.write([]byte("event: message\ndata: "), raw, []byte("\n\n"))
 	}
@@ -48,6 +65,11 @@ func (o *writer) message(raw []byte) error {
 	}
 	o.n++
 	return o.write([]byte(before), raw)
+}
+
+// again writes an event that has its number.
+func (o *writer) again(ev sent) error {
+	return o.write([]byte("id: "+eventID(ev.stream, ev.n)+"\nevent: message\ndata: "), ev.raw, []byte("\n\n"))
 }
 
 // comment keeps the connection alive and notices when it is not.

@@ -184,9 +184,10 @@ func (l *Login) code(q url.Values) (string, error) {
 	if subtle.ConstantTimeCompare([]byte(q.Get("state")), []byte(l.state)) != 1 {
 		return "", fmt.Errorf("%w: its state is another", errStray)
 	}
-	// Before anything else is believed: who says it (RFC 9207, 2.4).
+	// Before anything else is believed: who says it (RFC 9207, 2.4), compared
+	// character by character.
 	iss, has := q.Get("iss"), q.Has("iss")
-	if has && !sameIssuer(iss, l.grant.Issuer) || !has && l.place.meta.AuthorizationResponseIssParameterSupported {
+	if has && iss != l.grant.Issuer || !has && l.place.meta.AuthorizationResponseIssParameterSupported {
 		return "", errors.New("the redirect is not from the authorization server that was asked (RFC 9207): nothing was sent to it")
 	}
 	if q.Has("error") {
