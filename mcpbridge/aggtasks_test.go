@@ -143,8 +143,12 @@ func TestTasksOfClients(t *testing.T) {
 		params string
 		want   bool
 	}{
-		{ea, `{"taskId":"mine"}`, true}, {eb, `{"taskId":"mine"}`, false}, {ea, `{"taskId":"other"}`, false},
-		{ea, `{"taskId":"mine","taskId":"other"}`, false}, {ea, `{}`, false}, {ea, ``, false},
+		{ea, `{"taskId":"mine"}`, true},
+		{eb, `{"taskId":"mine"}`, false},
+		{ea, `{"taskId":"other"}`, false},
+		{ea, `{"taskId":"mine","taskId":"other"}`, false},
+		{ea, `{}`, false},
+		{ea, ``, false},
 	} {
 		if got := s.asksOwn(tt.e, []byte(tt.params)); got != tt.want {
 			t.Errorf("%s asks for %s: %v", tt.e.slug, tt.params, got)

@@ -17,9 +17,9 @@ import (
 type event struct{ id, data string }
 
 // stream sends a request and gives its events as they come.
-func stream(t *testing.T, ctx context.Context, method, url, body string, header map[string]string) (int, <-chan event, func()) {
+func stream(t *testing.T, method, url, body string, header map[string]string) (int, <-chan event, func()) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(t.Context())
 	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +94,7 @@ func TestResumption(t *testing.T) {
 				return map[string]string{"Mcp-Session-Id": session["Mcp-Session-Id"], "Mcp-Protocol-Version": "2025-11-25", "Last-Event-ID": last}
 			}
 			call := `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"` + tool + `","arguments":{"text":"x"},"_meta":{"progressToken":"p"}}}`
-			_, events, cut := stream(t, t.Context(), "POST", base+path, call, session)
+			_, events, cut := stream(t, "POST", base+path, call, session)
 			first := receive(t, "the event that primes", events)
 			one := receive(t, "progress", events)
 			if first.id == "" || first.data != "" || !strings.Contains(one.data, `"progress":1`) {
@@ -106,7 +106,7 @@ func TestResumption(t *testing.T) {
 			cut()
 			// The server goes on once nobody listens.
 			for until := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-				status, more, end := stream(t, t.Context(), "GET", base+path, "", with(first.id))
+				status, more, end := stream(t, "GET", base+path, "", with(first.id))
 				if status == 409 && time.Now().Before(until) {
 					end()
 					continue // the server has not noticed yet
@@ -123,7 +123,7 @@ func TestResumption(t *testing.T) {
 			release <- "late"
 			var got []event
 			for until := time.Now().Add(20 * time.Second); len(got) == 0; time.Sleep(time.Millisecond) {
-				status, more, end := stream(t, t.Context(), "GET", base+path, "", with(one.id))
+				status, more, end := stream(t, "GET", base+path, "", with(one.id))
 				if status == 409 && time.Now().Before(until) {
 					end()
 					continue
@@ -136,7 +136,7 @@ func TestResumption(t *testing.T) {
 				t.Fatalf("after the cut came %+v", got)
 			}
 			// The answer can be asked for again, and nothing after it.
-			_, more, _ := stream(t, t.Context(), "GET", base+path, "", with(got[0].id))
+			_, more, _ := stream(t, "GET", base+path, "", with(got[0].id))
 			if again := receive(t, "the answer again", more); again != got[1] {
 				t.Errorf("again came %+v", again)
 			}
