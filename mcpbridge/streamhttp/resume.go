@@ -85,8 +85,21 @@ func (s *session) hold(st *stream, raw []byte) {
 	defer s.mu.Unlock()
 	s.holdRest(st)
 	if raw != nil {
+		s.holdOne(st, raw)
+	}
+}
+
+// holdOne keeps one message: for the stream what belongs to its requests alone,
+// for the next reader of any all else. s.mu is held.
+func (s *session) holdOne(st *stream, raw []byte) {
+	m, err := relay.Peek(raw)
+	switch {
+	case err != nil:
+	case m.Kind == relay.Response, m.Method == "notifications/progress" && len(st.ids) > 0:
 		s.note(st, raw)
 		s.settle(st, raw)
+	default:
+		s.keepLocked(raw)
 	}
 }
 
@@ -95,8 +108,7 @@ func (s *session) holdRest(st *stream) {
 	for {
 		select {
 		case raw := <-st.ch:
-			s.note(st, raw)
-			s.settle(st, raw)
+			s.holdOne(st, raw)
 		default:
 			return
 		}

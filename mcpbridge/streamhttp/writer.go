@@ -23,12 +23,17 @@ type writer struct {
 	s     *session
 	st    *stream
 	prime bool // begin with an event that has nothing but an id
+	begun bool
 }
 
 // primed is the revision whose clients know an event without data.
 const primed = "2025-11-25"
 
 func (o *writer) begin() {
+	if o.begun {
+		return
+	}
+	o.begun = true
 	h := o.w.Header()
 	h.Set("Cache-Control", "no-cache, no-transform")
 	if !o.sse {
