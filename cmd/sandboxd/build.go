@@ -91,6 +91,9 @@ func (f *moduleFlags) print(stdout, stderr io.Writer, res gowasm.Result) error {
 		})
 	}
 	for _, w := range res.Warnings {
+		if w.Library { // most link more than they use
+			continue
+		}
 		fmt.Fprintf(stderr, "sandboxd: warning: %s %s\n", w.Package, w.Detail)
 	}
 	_, err := fmt.Fprintln(stdout, path)

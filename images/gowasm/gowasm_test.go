@@ -147,9 +147,9 @@ func TestWhatCannotWorkIsFoundBefore(t *testing.T) {
 		"ok/x_test.go": "package ok\n",
 	}))
 	want := []Finding{
-		{"missing", "example.com/s/absent", "package example.com/s/absent is not in std"},
-		{"cgo", "example.com/s/c", "needs cgo, so a C compiler and a C library; imported by example.com/s"},
-		{"system", "example.com/s/linux", "is written for other systems only; imported by example.com/s"},
+		{Kind: "missing", Package: "example.com/s/absent", Detail: "package example.com/s/absent is not in std"},
+		{Kind: "cgo", Package: "example.com/s/c", Detail: "needs cgo, so a C compiler and a C library; imported by example.com/s"},
+		{Kind: "system", Package: "example.com/s/linux", Detail: "is written for other systems only; imported by example.com/s"},
 	}
 	got := map[string]Finding{}
 	for _, f := range fatal {
@@ -164,9 +164,17 @@ func TestWhatCannotWorkIsFoundBefore(t *testing.T) {
 	if len(fatal) != len(want) {
 		t.Errorf("found %+v", fatal)
 	}
+	// What a library alone can do is marked as such.
+	_, lib := inspect([]goPackage{
+		{ImportPath: "example.com/l", Module: &goModule{Path: "example.com/l", Version: "v1.0.0"}, Imports: []string{"os/exec"}},
+		{ImportPath: "example.com/s", Module: &goModule{Path: "example.com/s", Main: true}, Imports: []string{"example.com/l"}},
+	})
+	if len(lib) != 1 || !lib[0].Library {
+		t.Errorf("%+v", lib)
+	}
 	wantWarnings := []Finding{
-		{"exec", "example.com/s", "can start programs, which always fails there; so can 1 more: example.com/s/ok"},
-		{"plugin", "example.com/s", "can load plugins, which always fails there"},
+		{Kind: "exec", Package: "example.com/s", Detail: "can start programs, which always fails there; so can 1 more: example.com/s/ok"},
+		{Kind: "plugin", Package: "example.com/s", Detail: "can load plugins, which always fails there"},
 	}
 	if diff := cmp.Diff(wantWarnings, warnings); diff != "" {
 		t.Error(diff)
@@ -178,8 +186,8 @@ func TestReportNamesPackageAndReason(t *testing.T) {
 	got := explain([]byte("# example.com/mmap\nmmap.go:10:14: undefined: syscall.Mmap\nmmap.go:11:2: undefined: syscall.Mmap\nmmap.go:12: undefined: syscall.Munmap\ntoo many errors\n"+
 		"# example.com/odd\n./odd.go:1:2: cannot use x\x1b[31m as y\n"), packages)
 	want := []Finding{
-		{"compile", "example.com/mmap@v1.0.0", "uses syscall.Mmap, syscall.Munmap, which wasip1 does not have"},
-		{"compile", "example.com/odd", `does not compile for wasip1: cannot use x\x1b[31m as y`},
+		{Kind: "compile", Package: "example.com/mmap@v1.0.0", Detail: "uses syscall.Mmap, syscall.Munmap, which wasip1 does not have"},
+		{Kind: "compile", Package: "example.com/odd", Detail: `does not compile for wasip1: cannot use x\x1b[31m as y`},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

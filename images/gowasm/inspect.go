@@ -97,13 +97,17 @@ type Finding struct {
 	Package string `json:"package"`
 	// Detail is one clause for a person.
 	Detail string `json:"detail"`
+	// Library says that only libraries do it, and the server perhaps never.
+	Library bool `json:"library,omitempty"`
 }
 
 // inspect looks through the packages of a build before it begins: fatal is
 // what cannot be compiled, warnings what will fail if it is ever used.
 func inspect(packages []goPackage) (fatal, warnings []Finding) {
-	importers := map[string][]string{}
+	importers, own := map[string][]string{}, map[string]bool{}
+	server := packages[len(packages)-1].Module
 	for _, p := range packages {
+		own[p.ImportPath] = p.Module != nil && server != nil && p.Module.Path == server.Path
 		if f, ok := p.broken(); ok {
 			fatal = append(fatal, f)
 		}
@@ -125,7 +129,8 @@ func inspect(packages []goPackage) (fatal, warnings []Finding) {
 			if len(by) > 1 {
 				detail += fmt.Sprintf("; so can %d more: %s", len(by)-1, cut(by[1:]))
 			}
-			warnings = append(warnings, Finding{w.kind, by[0], detail})
+			library := !slices.ContainsFunc(by, func(p string) bool { return own[p] })
+			warnings = append(warnings, Finding{Kind: w.kind, Package: by[0], Detail: detail, Library: library})
 		}
 	}
 	return fatal, warnings
