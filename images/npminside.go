@@ -100,20 +100,22 @@ func (b *Builder) npmInside(ctx context.Context, job npmJob, command string) (re
 	}
 	done := b.step("scripts", "running the install scripts of "+job.name)
 	// The credentials are not there: what runs now is the packages' own code.
+	// cc and c++ would be links that only a set-up of the distribution makes.
+	run.env = append(slices.Clone(run.env), "CC=gcc", "CXX=g++")
 	run.args = slices.Concat([]string{nodeBin, npmCLI, "rebuild"}, run.args, npmFlags,
 		[]string{"--ignore-scripts=false", "--foreground-scripts", "--nodedir=/" + headersDir})
 	res, err = b.watched(ctx, job.name, "scripts", dirs, func(ctx context.Context) (result, error) {
 		return b.runConfined(ctx, job.w, run)
 	})
 	if ranAndFailed(err) {
-		return res, fail(ErrTool, "an install script of "+job.name+" failed: "+quoted(lastLine(res.stderr)), "its network ends at the npm registry: what it downloads elsewhere it does not get")
+		return res, fail(ErrTool, "an install script of "+job.name+" failed: "+quoted(scriptSaid(res.stderr)), "its network ends at the npm registry: what it downloads elsewhere it does not get")
 	}
 	done(0)
 	return res, err
 }
 
 // buildPackages are what an install script that compiles needs.
-var buildPackages = []string{"dash", "g++", "make", "python3"}
+var buildPackages = []string{"coreutils", "dash", "g++", "grep", "make", "python3", "sed"}
 
 // headersDir is where Node's headers are for it.
 const headersDir = "usr/local/lib/node-headers"
@@ -131,6 +133,22 @@ func (b *Builder) compilers(ctx context.Context, layers []blob) ([]blob, error) 
 	node := npmPin{nodePackage(), b.cfg.Node.Version, b.cfg.Node.Integrity}
 	headers, err := b.pinnedLayer(ctx, node, "include", headersDir+"/include")
 	return append(slices.Clone(layers), more.Layer, headers.Layer), err
+}
+
+// scriptSaid is the first line of a failed script's own that speaks of an
+// error, or the last one that npm did not add.
+func scriptSaid(stderr []byte) string {
+	said := ""
+	for line := range strings.Lines(string(stderr)) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "npm ") || strings.HasPrefix(line, ">") {
+			continue
+		}
+		if said = line; strings.Contains(strings.ToLower(line), "error") || strings.Contains(line, "not found") {
+			break
+		}
+	}
+	return said
 }
 
 // lastLine is the last line that a tool said.

@@ -43,7 +43,7 @@ func (o *operator) load(log *slog.Logger) error {
 		return usageError{err}
 	}
 	o.set = set
-	o.finder = registries.New(registries.Config{URLs: set.URLs(), Logger: log})
+	o.finder = registries.New(registries.Config{URLs: set.URLs(), Mirrors: set.Mirrors(), Logger: log})
 	if o.resolver == "" {
 		o.resolver = set.Resolver
 	}

@@ -102,9 +102,9 @@ func (o *outlet) Get(ctx context.Context, kind images.Kind, address string) (io.
 	if kind != images.KindNPM {
 		return nil, noClient(string(kind))
 	}
-	npm, err := o.op.finder.NPM(ctx)
+	npm, err := o.npmConfig(ctx)
 	if err != nil {
-		return nil, noClient("npm")
+		return nil, err
 	}
 	if !strings.Contains(address, "://") {
 		address = strings.TrimSuffix(npm.Registry, "/") + "/" + address

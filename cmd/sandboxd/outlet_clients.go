@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -26,11 +27,43 @@ func (o *outlet) Client(ctx context.Context, kind images.Kind) (images.Client, e
 	return images.Client{}, noClient(string(kind))
 }
 
-func (o *outlet) npm(ctx context.Context) (images.Client, error) {
+// npmConfig is npm's configuration, with the token of the operator's mirror.
+func (o *outlet) npmConfig(ctx context.Context) (registries.NPM, error) {
 	npm, err := o.op.finder.NPM(ctx)
 	if errors.Is(err, registries.ErrNoClient) {
-		return images.Client{}, noClient("npm")
+		return npm, noClient("npm")
 	}
+	if err != nil {
+		return npm, err
+	}
+	token, err := o.op.set.Token("npm")
+	if u, parseErr := url.Parse(npm.Registry); err == nil && parseErr == nil && token.Reveal() != "" {
+		npm.Credentials["//"+u.Host+strings.TrimSuffix(u.EscapedPath(), "/")+"/:_authToken"] = token.Reveal()
+	}
+	return npm, err
+}
+
+// withLogin puts the operator's credentials for a mirror into its URL.
+func (o *outlet) withLogin(registry, address string) (string, error) {
+	reg := o.op.set.Registries[registry]
+	token, err := o.op.set.Token(registry)
+	if err != nil || address != reg.Mirror || token.Reveal() == "" {
+		return address, err
+	}
+	u, err := url.Parse(address)
+	if err != nil {
+		return "", noClient(registry) // it was checked when it was read
+	}
+	user := reg.User
+	if user == "" {
+		user = "__token__"
+	}
+	u.User = url.UserPassword(user, token.Reveal())
+	return u.String(), nil
+}
+
+func (o *outlet) npm(ctx context.Context) (images.Client, error) {
+	npm, err := o.npmConfig(ctx)
 	if err != nil {
 		return images.Client{}, err
 	}
@@ -61,7 +94,11 @@ func (o *outlet) pip(ctx context.Context) (images.Client, error) {
 	if len(pip.Trust) > 0 {
 		out.Settings["trusted-host"] = strings.Join(pip.Trust, " ")
 	}
-	if pip.Index != "" {
+	index, err := o.withLogin("pypi", pip.Index)
+	if err != nil {
+		return images.Client{}, err
+	}
+	if pip.Index = index; pip.Index != "" {
 		out.Secret = append(out.Secret, "PIP_INDEX_URL="+pip.Index)
 	}
 	if len(pip.Extra) > 0 {
@@ -73,7 +110,6 @@ func (o *outlet) pip(ctx context.Context) (images.Client, error) {
 			out.Folders[strconv.Itoa(i)] = link
 		}
 	}
-	var err error
 	out.Certificates, err = certificates(pip.CAFile, "")
 	return out, err
 }
@@ -88,6 +124,11 @@ func (o *outlet) golang(ctx context.Context) (images.Client, error) {
 		return images.Client{}, &images.Error{Kind: images.ErrTool, What: "there is no Go toolchain here to build with", Next: "install Go, or use the server's container image"}
 	}
 	out := images.Client{Settings: map[string]string{}, Folders: map[string]string{"goroot": env["GOROOT"]}}
+	proxy, err := o.withLogin("go", env["GOPROXY"])
+	if err != nil {
+		return images.Client{}, err
+	}
+	env["GOPROXY"] = proxy
 	for name, value := range env {
 		switch {
 		case name == "GOROOT" || value == "":
@@ -97,7 +138,6 @@ func (o *outlet) golang(ctx context.Context) (images.Client, error) {
 			out.Settings[name] = value
 		}
 	}
-	var err error
 	out.Certificates, err = certificates("", "SSL_CERT_FILE")
 	return out, err
 }

@@ -31,7 +31,7 @@ import (
 // buildHome is a user with a cache of its own that holds the layers of the
 // builder's tools, and an npm configuration for a registry on the loopback.
 type buildHome struct {
-	t          *testing.T
+	t          testing.TB
 	e          *engine
 	home       string
 	cache, url string
@@ -39,7 +39,7 @@ type buildHome struct {
 
 // warmTools builds one real package in a sandbox, against this machine's own
 // registry, so that the cache holds the tools' layers. It returns the digest.
-func warmTools(t *testing.T, e *engine) string {
+func warmTools(t testing.TB, e *engine) string {
 	t.Helper()
 	const ref = "npm:@modelcontextprotocol/server-everything@latest"
 	_, _ = userRun(t, lab.UserDir(t), e.env(), "image", "rm", ref) // as in a first run
@@ -53,7 +53,7 @@ func warmTools(t *testing.T, e *engine) string {
 
 // userRun runs the program as the ordinary user; what it says on both streams
 // comes back, stdout last.
-func userRun(t *testing.T, home string, env []string, args ...string) (string, error) {
+func userRun(t testing.TB, home string, env []string, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
@@ -65,7 +65,7 @@ func userRun(t *testing.T, home string, env []string, args ...string) (string, e
 	return stderr.String() + stdout.String(), err
 }
 
-func newBuildHome(t *testing.T, e *engine, url, token string) *buildHome {
+func newBuildHome(t testing.TB, e *engine, url, token string) *buildHome {
 	t.Helper()
 	h := &buildHome{t: t, e: e, home: lab.UserDir(t), url: url}
 	h.cache = filepath.Join(h.home, "cache")
@@ -164,7 +164,7 @@ func npmTarball(t *testing.T, name string) []byte {
 	t.Helper()
 	manifest := `{"name":"` + name + `","version":"1.0.0","bin":"cli.js","scripts":{"postinstall":"node ran.js"}}`
 	files := map[string]string{
-		"package/package.json": manifest, "package/cli.js": "#!/usr/bin/env node\nconsole.log('ran:' + require('fs').existsSync(__dirname + '/made'))\n",
+		"package/package.json": manifest, "package/cli.js": "#!/usr/bin/env node\nconst fs = require('fs'), made = __dirname + '/made'\nconsole.log('ran:' + fs.existsSync(made) + (fs.existsSync(made) ? ':' + fs.readFileSync(made).toString().trim() : ''))\n",
 		"package/ran.js": "require('fs').writeFileSync('made', Object.keys(process.env).filter((k) => k.includes('auth')).join())\n",
 	}
 	var out bytes.Buffer
@@ -176,7 +176,7 @@ func npmTarball(t *testing.T, name string) []byte {
 	return out.Bytes()
 }
 
-func writeTar(t *testing.T, w io.Writer, files map[string]string) {
+func writeTar(t testing.TB, w io.Writer, files map[string]string) {
 	t.Helper()
 	tw := tar.NewWriter(w)
 	for name, text := range files {
@@ -197,11 +197,12 @@ func writeTar(t *testing.T, w io.Writer, files map[string]string) {
 // registry and nothing else.
 func TestBuildInASandbox(t *testing.T) {
 	e := startEngine(t)
-	buildImage(t, "npm:@modelcontextprotocol/server-everything")
 	inside := warmTools(t, e)
-	// The reference without @latest has a record of its own, made outside.
-	outside, err := userRun(t, lab.UserDir(t), e.env(), "image", "build", "--build-unsandboxed", "npm:@modelcontextprotocol/server-everything")
-	if err != nil || strings.TrimSpace(outside) != inside {
+	// Named with its command, it is another reference with a record of its own.
+	const named = "npm:@modelcontextprotocol/server-everything#mcp-server-everything"
+	_, _ = userRun(t, lab.UserDir(t), e.env(), "image", "rm", named)
+	outside, err := userRun(t, lab.UserDir(t), append(e.env(), npmEnv()...), "image", "build", "--build-unsandboxed", named)
+	if err != nil || !strings.HasSuffix(strings.TrimSpace(outside), inside) {
 		t.Errorf("inside %s, outside %s, %v", inside, outside, err)
 	}
 
@@ -219,6 +220,20 @@ func TestBuildInASandbox(t *testing.T) {
 	// The token is in no layer, lock or record.
 	grep := exec.Command("grep", "-rlF", token, h.cache)
 	if found, _ := grep.Output(); len(found) > 0 {
+		t.Errorf("the token is in %s", found)
+	}
+	// A mirror of the operator's, with a token out of the secret store.
+	h = newBuildHome(t, e, "http://127.0.0.1:1", "")
+	settings := filepath.Join(h.home, "operator.yaml")
+	text := fmt.Sprintf("registries: {npm: {mirror: %q, token: \"{{secrets.npm_mirror}}\"}}", r.URL)
+	if err := os.WriteFile(settings, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, err = userRun(t, h.home, append(h.env(), "SANDBOXD_OPERATOR="+settings, "SANDBOXD_SECRET_NPM_MIRROR="+token), "image", "build", "npm:good")
+	if err != nil {
+		t.Errorf("a mirror: %v\n%s", err, out)
+	}
+	if found, _ := exec.Command("grep", "-rlF", token, h.cache).Output(); len(found) > 0 {
 		t.Errorf("the token is in %s", found)
 	}
 	// A wrong token is told as that, in one line.
@@ -364,4 +379,25 @@ func TestKilledSandboxedBuild(t *testing.T) {
 		}
 		h.clean()
 	}
+}
+
+// TestSoakInstallScripts: install scripts run where they were asked for, in a
+// sandbox that has compilers and not the registry's token. It fetches compilers,
+// so it runs with the long tests.
+func TestSoakInstallScripts(t *testing.T) {
+	if os.Getenv("SANDBOXD_SOAK") == "" {
+		t.Skip("make soak runs it")
+	}
+	e := startEngine(t)
+	warmTools(t, e)
+	const token = "a-token-of-the-registry"
+	m := newMirror(t)
+	m.own = newLoopRegistry(t, token, nil, map[string][]byte{"scripted": npmTarball(t, "scripted")})
+	m.own.URL = m.URL
+	h := newBuildHome(t, e, m.URL, token)
+	out, err := userRun(t, h.home, h.env(), "run", "--allow-build", "--", "npx", "-y", "scripted")
+	if err != nil || !strings.HasSuffix(out, "ran:true:\n") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	h.clean()
 }

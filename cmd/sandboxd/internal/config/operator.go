@@ -31,6 +31,8 @@ type Operator struct {
 	Records string
 	// Refused are ranges that nothing may reach, whatever a policy says.
 	Refused []netip.Prefix
+	// SecretsDir is a folder with one file a secret; empty means variables only.
+	SecretsDir string
 	// Registries are facts about package registries, by name.
 	Registries map[string]Registry
 	// CatalogKeys are those whose catalogues are trusted.
@@ -43,6 +45,35 @@ type Registry struct {
 	Trusted []netip.Prefix
 	// URLs are its places beside those that the clients name.
 	URLs []string
+	// Mirror takes the place of what the clients name, where builds fetch.
+	Mirror string
+	// User and the secret that TokenFrom refers to are what Mirror is asked with.
+	User, TokenFrom string
+}
+
+// Mirrors are those of every registry that has one, by its name.
+func (o *Operator) Mirrors() map[string]string {
+	out := map[string]string{}
+	for name, reg := range o.Registries {
+		if reg.Mirror != "" {
+			out[name] = reg.Mirror
+		}
+	}
+	return out
+}
+
+// Token looks up the secret that a registry's mirror is asked with; empty where
+// it wants none.
+func (o *Operator) Token(registry string) (Secret, error) {
+	text := o.Registries[registry].TokenFrom
+	if text == "" {
+		return Secret{}, nil
+	}
+	s, err := secrets{env: os.LookupEnv, dir: o.SecretsDir}.expand(text)
+	if err != nil {
+		return s, fmt.Errorf("operator's settings: registries.%s.token: %w", registry, err)
+	}
+	return s, nil
 }
 
 // URLs are those of every registry, by its name.
@@ -108,11 +139,14 @@ func parseOperator(name string, data []byte) (*Operator, error) {
 	if root == nil {
 		return nil, r.Err()
 	}
-	m := r.Map(root, "", "resolver", "records", "refuse_cidrs", "registries", "catalog")
+	m := r.Map(root, "", "resolver", "records", "refuse_cidrs", "registries", "catalog", "secrets_dir")
 	o := &Operator{
 		File:     name,
 		Resolver: m.String("resolver"), Records: m.String("records"),
-		Refused: prefixes(r, m, "refuse_cidrs", canonical),
+		Refused: prefixes(r, m, "refuse_cidrs", canonical), SecretsDir: m.String("secrets_dir"),
+	}
+	if o.SecretsDir != "" && !filepath.IsAbs(o.SecretsDir) {
+		m.Errorf("secrets_dir", "want an absolute path")
 	}
 	if o.Resolver != "" {
 		if _, err := netguard.NewUpstream(o.Resolver); err != nil {
@@ -146,8 +180,22 @@ func parseOperator(name string, data []byte) (*Operator, error) {
 }
 
 func registry(r *strict.Reporter, n *strict.Node, path string) Registry {
-	m := r.Map(n, path, "trusted_cidrs", "urls")
-	out := Registry{Trusted: prefixes(r, m, "trusted_cidrs", netguard.CheckTrusted)}
+	m := r.Map(n, path, "trusted_cidrs", "urls", "mirror", "user", "token")
+	out := Registry{
+		Trusted: prefixes(r, m, "trusted_cidrs", netguard.CheckTrusted),
+		Mirror:  m.String("mirror"), User: m.String("user"), TokenFrom: m.String("token"),
+	}
+	if _, ok := registries.Origin(out.Mirror); out.Mirror != "" && (!ok || strings.Contains(out.Mirror, "@")) {
+		m.Errorf("mirror", "want an http or https URL without credentials: those go into token")
+	}
+	switch {
+	case out.TokenFrom == "" && out.User == "":
+	case out.Mirror == "":
+		m.Errorf("token", "is for a mirror, and none is named")
+	case !mentions(out.TokenFrom):
+		// Not shown: it may be the very token.
+		m.Errorf("token", "want a reference to a secret, written {{secrets.NAME}}")
+	}
 	for i, item := range m.List("urls") {
 		at := strict.Index(m.Path("urls"), i)
 		if _, ok := registries.Origin(item.Text); item.Kind != strict.String || !ok || strings.Contains(item.Text, "@") {

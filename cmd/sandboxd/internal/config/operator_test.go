@@ -45,6 +45,24 @@ registries:
 	}
 }
 
+// A mirror's token is a secret of the store, looked up when it is needed.
+func TestOperatorsMirror(t *testing.T) {
+	o, err := parseOperator("op.yaml", []byte(`registries: {npm: {mirror: "https://m.example.com/npm", token: "{{secrets.npm_mirror}}"}}`))
+	if err != nil || o.Mirrors()["npm"] != "https://m.example.com/npm" {
+		t.Fatalf("%+v %v", o, err)
+	}
+	if _, err := o.Token("npm"); err == nil || !strings.Contains(err.Error(), "SANDBOXD_SECRET_NPM_MIRROR") {
+		t.Errorf("a secret that is not set: %v", err)
+	}
+	t.Setenv("SANDBOXD_SECRET_NPM_MIRROR", "t0ken")
+	if s, err := o.Token("npm"); err != nil || s.Reveal() != "t0ken" {
+		t.Errorf("%v", err)
+	}
+	if s, err := o.Token("go"); err != nil || s.Reveal() != "" {
+		t.Errorf("another registry's token: %v", err)
+	}
+}
+
 func TestFaultsOfOperatorsSettings(t *testing.T) {
 	_, err := parseOperator("op.yaml", []byte(`resolver: dns.example.com
 records: decisions.jsonl
@@ -56,6 +74,8 @@ registries:
     trusted_cidrs: [127.0.0.0/8, 169.254.169.254/32, 0.0.0.0/0, 8.8.8.8/32, 10.0.0.1/8]
     urls: ["ftp://x.example.com", "https://me:hunter2@x.example.com", 1]
     hosts: []
+  pypi: {mirror: "https://me:hunter2@m.example.com", token: hunter2}
+  go: {token: "{{secrets.x}}"}
 `))
 	if err == nil {
 		t.Fatal("taken")
@@ -64,7 +84,7 @@ registries:
 		"op.yaml:1:11: resolver:", "op.yaml:2:10: records:", "op.yaml:3:1: unknown key \"refuse_cidr\": did you mean refuse_cidrs?",
 		"op.yaml:4:16: refuse_cidrs[0]:", "op.yaml:4:28: refuse_cidrs[1]:", "did you mean npm?",
 		"op.yaml:8:21: registries.npm.trusted_cidrs[0]:", "trusted_cidrs[1]:", "trusted_cidrs[2]:", "trusted_cidrs[3]:", "trusted_cidrs[4]:",
-		"registries.npm.urls[0]:", "registries.npm.urls[1]:", "registries.npm.urls[2]:", "op.yaml:10:5: registries.npm: unknown key",
+		"registries.npm.urls[0]:", "registries.npm.urls[1]:", "registries.npm.urls[2]:", "op.yaml:10:5: registries.npm: unknown key", "registries.pypi.mirror:", "registries.pypi.token:", "registries.go.token:",
 	} {
 		if !strings.Contains(err.Error(), at) {
 			t.Errorf("no %q in\n%v", at, err)

@@ -95,6 +95,9 @@ func (f *Finder) Go(ctx context.Context) map[string]string {
 	if ok && json.Unmarshal(out, &env) != nil {
 		f.log.Warn("a client's answer could not be read", "client", "go")
 	}
+	if mirror := f.mirrors["go"]; mirror != "" {
+		env["GOPROXY"], env["GONOPROXY"], env["GOPRIVATE"] = mirror, "none", ""
+	}
 	return env
 }
 

@@ -3,6 +3,7 @@ package registries
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net"
 	"net/url"
 	"slices"
@@ -22,6 +23,8 @@ const (
 type Config struct {
 	// URLs are further places of a registry, by its name: the operator's.
 	URLs map[string][]string
+	// Mirrors take the place of what the clients name, by the registry's name.
+	Mirrors map[string]string
 	// Logger takes what could not be found out. Nil drops it.
 	Logger *slog.Logger
 }
@@ -29,8 +32,9 @@ type Config struct {
 // Finder asks clients for their registries and remembers what they said. It is
 // safe for concurrent use.
 type Finder struct {
-	urls map[string][]string
-	log  *slog.Logger
+	urls    map[string][]string
+	mirrors map[string]string
+	log     *slog.Logger
 
 	mu    sync.Mutex
 	found map[string][]string
@@ -42,7 +46,7 @@ type Finder struct {
 
 // New returns a Finder, which asks nobody yet.
 func New(cfg Config) *Finder {
-	f := &Finder{urls: map[string][]string{}, log: cfg.Logger, found: map[string][]string{}}
+	f := &Finder{urls: map[string][]string{}, mirrors: maps.Clone(cfg.Mirrors), log: cfg.Logger, found: map[string][]string{}}
 	for name, urls := range cfg.URLs {
 		f.urls[name] = slices.Clone(urls)
 	}
@@ -84,6 +88,9 @@ func (f *Finder) Origins(ctx context.Context, names []string) map[string][]strin
 
 // ask returns the URLs that the clients of a registry name, as they name them.
 func (f *Finder) ask(ctx context.Context, name string) []string {
+	if mirror := f.mirrors[name]; mirror != "" {
+		return []string{mirror}
+	}
 	ctx, cancel := context.WithTimeout(ctx, askBound)
 	defer cancel()
 	switch name {

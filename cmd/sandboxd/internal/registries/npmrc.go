@@ -61,6 +61,9 @@ func (f *Finder) NPM(ctx context.Context) (NPM, error) {
 			out.Scopes[m[1]] = value
 		}
 	}
+	if mirror := f.mirrors["npm"]; mirror != "" {
+		out.Registry, out.Scopes = mirror, map[string]string{}
+	}
 	if out.Registry == "" && len(f.urls["npm"]) > 0 {
 		out.Registry = f.urls["npm"][0]
 	}

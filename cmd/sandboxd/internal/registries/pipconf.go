@@ -42,6 +42,9 @@ func (f *Finder) Pip(ctx context.Context) Pip {
 	case "1", "true", "yes", "on":
 		pip.NoIdx = true
 	}
+	if mirror := f.mirrors["pypi"]; mirror != "" {
+		pip.Index, pip.Extra, pip.NoIdx = mirror, nil, false
+	}
 	if more := f.uv(); pip.Index == "" && len(more) > 0 {
 		pip.Index = more[0]
 	}
