@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -265,7 +266,10 @@ func (s *aggSession) callTool(ctx context.Context, id, params []byte) []byte {
 	if arguments == nil {
 		arguments = []byte(`{}`)
 	}
-	asked, _ := onlyMember(params, "task")
+	asked, twice := onlyMember(params, "task")
+	if twice {
+		return relay.ErrorLine(id, -32602, "params.task must be given once")
+	}
 	if asked.End != 0 && !s.runsTasks(ctx, at.e) {
 		// Who does not declare tasks works such a request off as any other
 		// (2025-11-25, Tasks, Capability Negotiation).
@@ -314,12 +318,16 @@ func quoted(s string) []byte {
 	return b
 }
 
-// onlyMember finds a member and says whether it is there twice.
+// onlyMember finds a member and says whether another parser could find a second
+// one: the same name again, or in other case, which some do not tell apart.
 func onlyMember(object []byte, name string) (span relay.Span, twice bool) {
 	err := relay.Members(object, func(k string, v relay.Span) bool {
-		if k == name {
+		switch {
+		case k == name:
 			twice = twice || span.End != 0
 			span = v
+		case strings.EqualFold(k, name):
+			twice = true
 		}
 		return true
 	})

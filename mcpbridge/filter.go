@@ -19,7 +19,8 @@ type filter struct {
 	pins  func() definitions // nil where every definition passes
 	on    bool
 	mu    sync.Mutex
-	list  map[string]bool // ids of open tools/list requests
+	list  map[string]bool // ids of tools/list requests, see asked
+	all   bool            // they are too many to be kept
 	held  map[string]bool // tools that this session's server defines in another way
 }
 
@@ -92,12 +93,33 @@ func (f *filter) fromClient(m relay.Message, raw []byte) (_ relay.Message, out, 
 		return m, out, nil
 	case "tools/list":
 		if k, ok := relay.IDKey(m.ID.Of(raw)); ok {
-			f.mu.Lock()
-			f.list[k] = true
-			f.mu.Unlock()
+			f.ask(k)
 		}
 	}
 	return m, raw, nil
+}
+
+// maxListIDs bounds the ids that one session is known to have listed under.
+const maxListIDs = 1024
+
+// ask notes a tools/list request. Its id is never forgotten: a client that left
+// another request unanswered could give its id to this one, and the answer to
+// the other would then end the watch for the list. With too many ids every
+// answer is looked at.
+func (f *filter) ask(key string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.all = f.all || len(f.list) >= maxListIDs; f.all {
+		f.list = nil
+		return
+	}
+	f.list[key] = true
+}
+
+func (f *filter) asked(key string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.all || f.list[key]
 }
 
 func refuse(m relay.Message, raw []byte, why string) []byte {
@@ -119,17 +141,15 @@ func (f *filter) fromServer(m relay.Message, line []byte) (relay.Message, []byte
 	if m.Kind != relay.Response || m.Result.End == 0 {
 		return m, line
 	}
-	k, _ := relay.IDKey(m.ID.Of(line))
-	f.mu.Lock()
-	asked := f.list[k]
-	delete(f.list, k)
-	f.mu.Unlock()
-	if !asked {
+	if k, _ := relay.IDKey(m.ID.Of(line)); !f.asked(k) {
 		return m, line
 	}
 	result := m.Result.Of(line)
 	tools, twice := onlyMember(result, "tools")
-	if twice || tools.End == 0 {
+	if twice {
+		return refused(m, line)
+	}
+	if t := tools.Of(result); len(t) == 0 || t[0] != '[' {
 		return m, line
 	}
 	kept := []byte{'['}
@@ -148,6 +168,16 @@ func (f *filter) fromServer(m relay.Message, line []byte) (relay.Message, []byte
 		return m, nil
 	}
 	if m, err = relay.Peek(out); err != nil {
+		return m, nil
+	}
+	return m, out
+}
+
+// refused answers in the place of a list that cannot be filtered.
+func refused(m relay.Message, line []byte) (relay.Message, []byte) {
+	out := relay.ErrorLine(m.ID.Of(line), -32603, "the server's list of tools can be read in two ways")
+	m, err := relay.Peek(out)
+	if err != nil {
 		return m, nil
 	}
 	return m, out

@@ -11,21 +11,32 @@ type callerKey struct{}
 
 // WithCaller names who makes the calls under ctx. A server's places and those
 // of the whole registry are given to callers in turn; calls without a name
-// count as one caller's. A session of the aggregated endpoint is a caller of
-// its own.
+// count as one caller's. Over HTTP a client that Config.Authorize tells apart is
+// one caller, however many sessions it opens; where it tells nobody apart each
+// session is.
 func WithCaller(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, callerKey{}, name)
 }
 
 func caller(ctx context.Context, s *aggSession) any {
-	if s != nil && s.modern != nil {
+	switch {
+	case s == nil:
+		if who := ctx.Value(callerKey{}); who != nil {
+			return who
+		}
+		return ""
+	case s.modern != nil:
 		return s.modern.owner // each of its requests is a session
 	}
-	if s != nil {
-		return s
+	return callerOf(s.scope, s)
+}
+
+// callerOf is who a session's calls belong to.
+func callerOf(scope *Scope, session any) any {
+	if scope != nil {
+		return scope.name()
 	}
-	name, _ := ctx.Value(callerKey{}).(string)
-	return name
+	return session
 }
 
 // enter takes a place in the server, then one in the registry: no server can

@@ -21,6 +21,7 @@ type sharedSession struct {
 	filter *filter
 	emit   streamhttp.Emit
 	queue  *outbox // notifications for everyone
+	tasks  ownTasks
 }
 
 // sharedSessions are those that hear a server's notifications.
@@ -46,6 +47,9 @@ func (s *sharedSessions) broadcast(method string, params json.RawMessage) {
 	}
 	msg = append(msg, '}')
 	for ss := range s.all {
+		if method == "notifications/tasks/status" && !ss.tasks.owns(params) {
+			continue
+		}
 		ss.queue.put(msg)
 	}
 }
@@ -117,12 +121,17 @@ func (s *sharedSession) request(ctx context.Context, method string, id, params [
 		s.respond(resultLine(id, s.cl.Init().Raw))
 		return
 	}
+	if !s.tasks.allows(method, params) {
+		s.respond(relay.ErrorLine(id, -32602, "no such task: a task is known to the session that began it"))
+		return
+	}
 	what := ""
 	if method == "tools/call" {
 		name, _ := onlyMember(params, "name")
 		// What is no string is refused by the server, under no name.
 		_ = json.Unmarshal(name.Of(params), &what)
 	}
+	ctx = context.WithValue(ctx, callerKey{}, callerOf(s.filter.scope, s))
 	fwd := newProgress(params, s.emit)
 	res, err := s.e.exchange(ctx, nil, method, relay.Cut([]byte(what), 128), func(cl *client.Client) (*client.Progress, []byte, error) {
 		p, sent, err := fwd.attach(cl, params)
@@ -132,6 +141,13 @@ func (s *sharedSession) request(ctx context.Context, method string, id, params [
 		return p, sent, err
 	})
 	fwd.finish()
+	switch {
+	case err != nil:
+	case method == "tools/call":
+		s.tasks.began(res)
+	case method == "tasks/list":
+		res, err = s.tasks.only(res)
+	}
 	if err != nil {
 		s.respond(errorLine(id, err))
 		return

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -38,8 +39,9 @@ type Message struct {
 	// ID, Params, Result and Error are the members' values as they stand in
 	// the line. Of a member given twice the last counts, as parsers have it.
 	ID, Params, Result, Error Span
-	// Duplicate says that one of the envelope's members was given twice, which
-	// two parsers can read in two ways.
+	// Duplicate says that one of the envelope's members was given twice, or once
+	// more in other case, which two parsers can read in two ways: some, Go's
+	// among them, do not tell case apart.
 	Duplicate bool
 	// Depth is how deeply the values' containers nest.
 	Depth int
@@ -76,6 +78,7 @@ func Peek(line []byte) (Message, error) {
 		case "error":
 			at = &m.Error
 		default:
+			m.Duplicate = m.Duplicate || folds(k)
 			return true
 		}
 		m.Duplicate = m.Duplicate || at.End != 0
@@ -101,6 +104,17 @@ func Peek(line []byte) (Message, error) {
 		m.Kind = Response
 	}
 	return m, nil
+}
+
+// folds says whether a parser that ignores case takes k for a member of the
+// envelope.
+func folds(k []byte) bool {
+	for _, name := range [...]string{"jsonrpc", "id", "method", "params", "result", "error"} {
+		if bytes.EqualFold(k, []byte(name)) {
+			return true
+		}
+	}
+	return false
 }
 
 func peekBatch(line []byte) (Message, error) {
