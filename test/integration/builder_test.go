@@ -41,6 +41,11 @@ type buildHome struct {
 // registry, so that the cache holds the tools' layers. It returns the digest.
 func warmTools(t testing.TB, e *engine) string {
 	t.Helper()
+	warmed.Lock()
+	defer warmed.Unlock()
+	if warmed.digest != "" {
+		return warmed.digest
+	}
 	const ref = "npm:@modelcontextprotocol/server-everything@latest"
 	_, _ = userRun(t, lab.UserDir(t), e.env(), "image", "rm", ref) // as in a first run
 	out, err := userRun(t, lab.UserDir(t), e.env(), "image", "build", ref)
@@ -48,7 +53,14 @@ func warmTools(t testing.TB, e *engine) string {
 		t.Fatalf("image build %s: %v\n%s\n%s", ref, err, out, e.log)
 	}
 	lines := strings.Fields(out)
-	return lines[len(lines)-1]
+	warmed.digest = lines[len(lines)-1]
+	return warmed.digest
+}
+
+// warmed is what warmTools built, once for all tests.
+var warmed struct {
+	sync.Mutex
+	digest string
 }
 
 // userRun runs the program as the ordinary user; what it says on both streams
