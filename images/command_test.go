@@ -211,7 +211,8 @@ func TestScriptsBelongToAPackage(t *testing.T) {
 func FuzzParseCommand(f *testing.F) {
 	for _, argv := range [][]string{
 		line("docker run -ie A=b -v /a:/b:ro --mount type=bind,src=/a,dst=/b img x"), line("uvx --from a==1 b"), line("uv --directory /d run x"),
-		line("go run a/b@v1"), line("env A=b cmd /c npx -y p"), line("python -m a_b"), line("node --no-warnings x.js"), {"docker", "run", "-v", "/\x00:/x", "i"},
+		line("go run a/b@v1"), line("env A=b cmd /c npx -y p"), line("python -m a_b"), line("node --no-warnings x.js"),
+		{"docker", "run", "-v", "/\x00:/x", "i"},
 	} {
 		b, _ := json.Marshal(argv)
 		f.Add(string(b))

@@ -184,8 +184,13 @@ func TestNoWayBack(t *testing.T) {
 		hash string
 		want error
 	}{
-		{at("a", 3), "x", nil}, {at("a", 3), "x", nil}, {at("a", 2), "w", ErrRollback}, {at("a", 3), "y", ErrRollback},
-		{at("b", 1), "z", nil}, {at("a", 4), "v", nil}, {at("a", 3), "x", ErrRollback},
+		{at("a", 3), "x", nil},
+		{at("a", 3), "x", nil},
+		{at("a", 2), "w", ErrRollback},
+		{at("a", 3), "y", ErrRollback},
+		{at("b", 1), "z", nil},
+		{at("a", 4), "v", nil},
+		{at("a", 3), "x", ErrRollback},
 	} {
 		if err := s.Check(ok.r, ok.hash); !errors.Is(err, ok.want) {
 			t.Errorf("%+v %s: %v, want %v", ok.r, ok.hash, err, ok.want)

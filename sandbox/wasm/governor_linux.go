@@ -91,7 +91,7 @@ func (w *worker) cpus() float64 {
 func processTime(pid int) (time.Duration, error) {
 	var t unix.Timespec
 	// The kernel's number for a process's clock, as clock_getcpuclockid(3) makes it.
-	clock := int32(^pid)<<3 | 2 //nolint:gosec // pids fit
+	clock := int32(^pid)<<3 | 2
 	if err := unix.ClockGettime(clock, &t); err != nil {
 		return 0, errors.Join(errors.New("reading a worker's processor time"), err)
 	}

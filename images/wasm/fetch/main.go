@@ -12,6 +12,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -72,7 +73,7 @@ func main() {
 		func(context.Context, *mcp.CallToolRequest, empty) (*mcp.CallToolResult, any, error) {
 			return text(strings.Join(envKeys(), "\n")), nil, nil
 		})
-	if err := server.Run(context.Background(), &mcp.StdioTransport{}); err != nil && err != io.EOF {
+	if err := server.Run(context.Background(), &mcp.StdioTransport{}); err != nil && !errors.Is(err, io.EOF) {
 		log.Fatal(err)
 	}
 }
@@ -110,7 +111,7 @@ func fetch(ctx context.Context, client *http.Client, in fetchInput) (fetchOutput
 	if err != nil {
 		return fetchOutput{}, err
 	}
-	defer res.Body.Close()
+	defer res.Body.Close() //nolint:errcheck // only read from
 	body, err := io.ReadAll(io.LimitReader(res.Body, int64(limit)+1))
 	if err != nil {
 		return fetchOutput{}, fmt.Errorf("reading the body: %w", err)

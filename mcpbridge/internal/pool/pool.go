@@ -84,7 +84,7 @@ func New[T Sandbox](cfg Config[T]) (*Pool[T], error) {
 		return nil, errors.New("pool: no Start, Logger or StartTimeout, or a negative Idle")
 	}
 	p := &Pool[T]{cfg: cfg, asked: make(chan struct{})}
-	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.ctx, p.cancel = context.WithCancel(context.Background()) //nolint:gosec // Close cancels it
 	return p, nil
 }
 
