@@ -205,13 +205,16 @@ type flattener struct {
 	bytes int64
 	most  int64
 	seen  map[string]byte // path -> type
+	// links are hard links, each with its target: layers come uppermost first,
+	// so that a target can come later.
+	links [][2]string
 }
 
 func (f *flattener) copy(ctx context.Context, t *tar.Reader) error {
 	for {
 		h, err := t.Next()
 		if errors.Is(err, io.EOF) {
-			return f.users(nil)
+			return errors.Join(f.hardlinks(), f.users(nil))
 		}
 		if err == nil && ctx.Err() != nil {
 			err = context.Cause(ctx)
@@ -244,12 +247,9 @@ func (f *flattener) entry(p string, h *tar.Header, t io.Reader) error {
 		f.seen[p] = tar.TypeSymlink
 		return f.l.symlink(p, h.Linkname)
 	case tar.TypeLink:
-		target := path.Clean("/" + h.Linkname)[1:]
-		if f.seen[target] != tar.TypeReg {
-			return fail(ErrRefused, "the image holds a hard link to nothing: "+quoted(h.Name), "")
-		}
-		f.seen[p] = tar.TypeReg
-		return f.l.hardlink(p, target)
+		f.seen[p] = tar.TypeLink
+		f.links = append(f.links, [2]string{p, path.Clean("/" + h.Linkname)[1:]})
+		return nil
 	case tar.TypeReg:
 		if p == "etc/passwd" && h.Size < 1<<20 {
 			data, err := io.ReadAll(t)
@@ -266,6 +266,19 @@ func (f *flattener) entry(p string, h *tar.Header, t io.Reader) error {
 		return f.l.regular(p, mode&^0o222, h.Size, t)
 	}
 	return nil // a device, a pipe: a sandbox brings its own
+}
+
+// hardlinks writes the links once all that they can lead to is there.
+func (f *flattener) hardlinks() error {
+	for _, l := range f.links {
+		if f.seen[l[1]] != tar.TypeReg {
+			return fail(ErrRefused, "the image holds a hard link to nothing: "+quoted(l[0]), "")
+		}
+		if err := f.l.hardlink(l[0], l[1]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // users writes the image's users, and the one that every sandbox has.
