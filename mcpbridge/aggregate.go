@@ -21,7 +21,7 @@ func (r *Registry) newAggregate() (*streamhttp.Handler, error) {
 		Open: func(_ context.Context, req *http.Request, emit streamhttp.Emit) (streamhttp.Session, error) {
 			return r.openAggregate(scopeOf(req), emit), nil
 		},
-		Owner: ownerOf, Serve: r.serveModern,
+		Owner: ClientOf, Serve: r.serveModern,
 		MaxBody: r.cfg.MaxBody, MaxSessions: r.cfg.MaxSessions, Idle: r.cfg.SessionIdle, Logger: r.cfg.Logger,
 	})
 }

@@ -104,7 +104,7 @@ func (r *Registry) health(w http.ResponseWriter, _ *http.Request) {
 
 func (r *Registry) listServers(w http.ResponseWriter, req *http.Request) {
 	scope := scopeOf(req)
-	var all []Status
+	all := []Status{}
 	for _, st := range r.Status() {
 		if scope.server(st.Name) {
 			all = append(all, scope.status(st))
@@ -198,7 +198,7 @@ func (r *Registry) readArgs(w http.ResponseWriter, req *http.Request) (json.RawM
 // streamEvents sends the registry's events from now on as an SSE stream.
 func (r *Registry) streamEvents(w http.ResponseWriter, req *http.Request) {
 	scope := scopeOf(req)
-	events, stop := r.events.subscribe()
+	events, stop := r.events.subscribe(req.Context(), scope.name())
 	if events == nil {
 		writeError(w, errf(CodeBusy, "%d streams of events are open already: close one", r.cfg.MaxEventStreams))
 		return

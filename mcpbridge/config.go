@@ -50,7 +50,8 @@ type Config struct {
 	// SessionIdle ends an MCP session that nobody used for that long; 0 means
 	// 30 minutes.
 	SessionIdle time.Duration
-	// MaxSessions bounds the MCP sessions of each endpoint; 0 means 64.
+	// MaxSessions bounds the MCP sessions of each endpoint; 0 means 64. As with
+	// MaxEventStreams, a client that has none gets one even beyond.
 	MaxSessions int
 	// MaxCalls bounds the calls that all servers together have in flight, beside
 	// one for each; 0 means 512. As many can wait eightfold. Servers get their

@@ -1,8 +1,11 @@
 package mcpbridge
 
 import (
+	"context"
 	"sync"
 	"time"
+
+	"github.com/sandboxd/sandboxd/mcpbridge/fair"
 )
 
 // EventType is the closed set of what a Registry reports.
@@ -50,38 +53,29 @@ type Event struct {
 // hub gives events to subscribers that may be slow: what one does not take in
 // time it misses.
 type hub struct {
-	max     int // subscribers at once
-	mu      sync.Mutex
-	outside int // those that max is for
-	subs    map[chan Event]struct{}
+	places *fair.Queue // of those that subscribe
+	mu     sync.Mutex
+	subs   map[chan Event]struct{}
 }
 
-// subscribe is nil where there are as many subscribers as may be.
-func (h *hub) subscribe() (<-chan Event, func()) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.outside >= h.max {
+// subscribe is nil where there are as many subscribers as may be, for a client
+// that has one already.
+func (h *hub) subscribe(ctx context.Context, client string) (<-chan Event, func()) {
+	if h.places.Enter(ctx, client) != nil { // nobody waits for a place
 		return nil, nil
 	}
-	h.outside++
-	ch, stop := h.add()
+	ch, stop := h.follow()
 	return ch, func() {
 		stop()
-		h.mu.Lock()
-		h.outside--
-		h.mu.Unlock()
+		h.places.Leave(client)
 	}
 }
 
 // follow is for sessions, which have bounds of their own.
 func (h *hub) follow() (<-chan Event, func()) {
+	ch := make(chan Event, 256)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.add()
-}
-
-func (h *hub) add() (<-chan Event, func()) {
-	ch := make(chan Event, 256)
 	if h.subs == nil {
 		h.subs = map[chan Event]struct{}{}
 	}

@@ -72,7 +72,7 @@ func TestShownTextHoldsNoSecret(t *testing.T) {
 		defer mu.Unlock()
 		log.Write(line)
 	}}, Server{Name: "x", Start: start, Required: true})
-	events, stop := r.events.subscribe()
+	events, stop := r.events.follow()
 	defer stop()
 	if _, err := r.Call(t.Context(), "x", "echo", json.RawMessage(`{"text":"a"}`)); err != nil {
 		t.Fatal(err)

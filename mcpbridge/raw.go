@@ -14,7 +14,7 @@ import (
 func (e *entry) newRaw() (*streamhttp.Handler, error) {
 	c := e.reg.cfg
 	return streamhttp.New(streamhttp.Config{
-		Open: e.openRaw, Owner: ownerOf, Stateless: e.srv.Sharing == "" || e.srv.Sharing == SharingSession,
+		Open: e.openRaw, Owner: ClientOf, Stateless: e.srv.Sharing == "" || e.srv.Sharing == SharingSession,
 		MaxBody: c.MaxBody, MaxSessions: e.srv.Limits.Sessions, Idle: c.SessionIdle, Logger: e.log,
 	})
 }

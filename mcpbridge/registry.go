@@ -60,7 +60,9 @@ func New(cfg Config) (*Registry, error) {
 	if r.places, err = fair.New(fair.Config{Places: cfg.MaxCalls, Waiting: 8 * cfg.MaxCalls, Own: true}); err != nil {
 		return nil, err
 	}
-	r.events.max = cfg.MaxEventStreams
+	if r.events.places, err = fair.New(fair.Config{Places: cfg.MaxEventStreams, Own: true}); err != nil {
+		return nil, err
+	}
 	if r.aggregate, err = r.newAggregate(); err != nil {
 		return nil, err
 	}

@@ -150,7 +150,7 @@ func waitState(t testing.TB, r *Registry, slug string, want State) {
 
 func waitStatus(t testing.TB, r *Registry, slug string, ok func(Status) bool) {
 	t.Helper()
-	events, stop := r.events.subscribe()
+	events, stop := r.events.follow()
 	defer stop()
 	timeout := time.After(15 * time.Second)
 	for {
@@ -258,7 +258,7 @@ func TestListChangedIsANewAdmission(t *testing.T) {
 		}}
 	})
 	r := newRegistry(t, Config{}, Server{Name: "x", Start: start, Required: true})
-	events, stop := r.events.subscribe()
+	events, stop := r.events.follow()
 	defer stop()
 	if _, err := r.Call(t.Context(), "x", "echo", json.RawMessage(`{"text":"a"}`)); err != nil {
 		t.Fatal(err)

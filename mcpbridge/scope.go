@@ -140,8 +140,10 @@ func scopeOf(req *http.Request) *Scope {
 	return s
 }
 
-// ownerOf tells the sessions of clients apart.
-func ownerOf(req *http.Request) string { return scopeOf(req).name() }
+// ClientOf names who sent a request that Registry.Handler passed to one of
+// Config.Handlers, so that they, too, can tell the sessions of clients apart.
+// It is empty where Config.Authorize tells nobody apart.
+func ClientOf(req *http.Request) string { return scopeOf(req).name() }
 
 // seen finds a server that the request's client may see.
 func (r *Registry) seen(req *http.Request, name string) *entry {

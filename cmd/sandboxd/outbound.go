@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/internal/config"
+	"github.com/sandboxd/sandboxd/mcpbridge"
 	"github.com/sandboxd/sandboxd/mcpbridge/outbound"
 	"github.com/sandboxd/sandboxd/mcpbridge/outbound/callback"
 	"github.com/sandboxd/sandboxd/netguard"
@@ -23,7 +24,8 @@ type published struct {
 // published is a fault of the config's. Close it when done.
 func newPublished(l *launcher, cfg *config.Config) (*published, error) {
 	pub, err := outbound.New(outbound.Config{
-		Name: "sandboxd", Version: version, Prefix: cfg.Outbound.Prefix, Logger: l.log, OriginChecked: true,
+		Name: "sandboxd", Version: version, Prefix: cfg.Outbound.Prefix, Logger: l.log,
+		OriginChecked: true, Owner: mcpbridge.ClientOf,
 	})
 	if err != nil {
 		return nil, usageError{err}

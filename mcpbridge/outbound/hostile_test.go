@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -308,5 +309,17 @@ func TestFloodOfProgress(t *testing.T) {
 	}
 	if limit := 22 + 10*int(time.Since(began).Seconds()+1); n > limit || last != 50_000 {
 		t.Errorf("%d notifications, at most %d are sent; the last is %v", n, limit, last)
+	}
+}
+
+// A session's id is no use to a client that did not open it.
+func TestSessionsHaveOwners(t *testing.T) {
+	p := newPublisher(t, outbound.Config{Owner: func(r *http.Request) string { return r.Header.Get("X-Client") }}, echo())
+	url := serve(t, p)
+	_, _, h := post(t, "POST", url, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`, "X-Client", "a")
+	for who, want := range map[string]int{"a": http.StatusOK, "b": http.StatusNotFound} {
+		if status, body, _ := post(t, "POST", url, `{"jsonrpc":"2.0","id":1,"method":"ping"}`, "X-Client", who, "Mcp-Session-Id", h.Get("Mcp-Session-Id")); status != want {
+			t.Errorf("%s: %d %s", who, status, body)
+		}
 	}
 }

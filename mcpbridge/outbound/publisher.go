@@ -52,6 +52,9 @@ type Config struct {
 	// OriginChecked says that who serves Handler has checked the Origin of
 	// WebSocket requests. Otherwise only pages of the same host may connect.
 	OriginChecked bool
+	// Owner, where set, names who sent a request to Handler: an HTTP session is
+	// known to the one that opened it alone.
+	Owner func(*http.Request) string
 }
 
 // LeftOut is a workflow that is not published.
@@ -99,7 +102,7 @@ func New(cfg Config) (*Publisher, error) {
 		Open: func(_ context.Context, _ *http.Request, emit streamhttp.Emit) (streamhttp.Session, error) {
 			return p.open(emit), nil
 		},
-		Stateless: true, MaxBody: cfg.MaxBody, MaxSessions: cfg.MaxSessions,
+		Owner: cfg.Owner, Stateless: true, MaxBody: cfg.MaxBody, MaxSessions: cfg.MaxSessions,
 		// A question that waits for its answer must not lose its session.
 		Idle: max(cfg.SessionIdle, cfg.AskTimeout+time.Minute), Logger: cfg.Logger,
 	})

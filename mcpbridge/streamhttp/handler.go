@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sandboxd/sandboxd/mcpbridge/fair"
 	"github.com/sandboxd/sandboxd/mcpbridge/relay"
 )
 
@@ -55,7 +56,8 @@ type Config struct {
 	Serve func(ctx context.Context, r *http.Request, m relay.Message, raw []byte, emit Emit)
 	// MaxBody bounds a request's body in bytes.
 	MaxBody int64
-	// MaxSessions bounds the sessions that are open at once.
+	// MaxSessions bounds the sessions that are open at once. An owner that has
+	// none gets one even beyond, so that no other can shut it out.
 	MaxSessions int
 	// Idle ends a session that had no request for that long.
 	Idle time.Duration
@@ -80,16 +82,18 @@ type Handler struct {
 
 	mu       sync.Mutex
 	sessions map[string]*session
-	live     int // sessions from before they open until nothing of them is left
 	closed   bool
 	drain    chan struct{} // closed by Drain
 	drained  sync.Once
 	wg       sync.WaitGroup // one for each session's owner
 
+	// places are those of sessions, from before they open until nothing of them
+	// is left, by owner.
+	places    *fair.Queue
 	stateless stateless
 
 	// singles are the requests that Serve has; life ends them.
-	singles chan struct{}
+	singles *fair.Queue
 	life    context.Context
 	end     context.CancelFunc
 }
@@ -103,9 +107,15 @@ func New(cfg Config) (*Handler, error) {
 		cfg.Stop = 20 * time.Second
 	}
 	h := &Handler{cfg: cfg, sessions: map[string]*session{}, drain: make(chan struct{})}
-	h.singles = make(chan struct{}, maxRequests)
+	var err error
+	if h.places, err = fair.New(fair.Config{Places: cfg.MaxSessions, Own: true}); err != nil {
+		return nil, err
+	}
+	if h.singles, err = fair.New(fair.Config{Places: maxRequests, Own: true}); err != nil {
+		return nil, err
+	}
 	h.life, h.end = context.WithCancel(context.Background())
-	h.stateless.h, h.stateless.runs = h, map[string]*statelessRun{}
+	h.stateless.h, h.stateless.of = h, map[string]*statelessOwner{}
 	return h, nil
 }
 
@@ -276,7 +286,10 @@ func (h *Handler) post(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-var errFull = errors.New("too many sessions are open")
+var (
+	errFull   = errors.New("too many sessions are open: end one with DELETE, or try again later")
+	errClosed = errors.New("this is being stopped")
+)
 
 func (h *Handler) open(w http.ResponseWriter, r *http.Request, m relay.Message, raw []byte) {
 	s, err := h.start(r, nil)
@@ -312,45 +325,42 @@ func (h *Handler) owner(r *http.Request) string {
 // own; with another the session has no id that a client could use.
 func (h *Handler) start(r *http.Request, emit Emit) (*session, error) {
 	h.mu.Lock()
-	if h.closed || h.live >= h.cfg.MaxSessions {
-		h.mu.Unlock()
-		return nil, errFull
-	}
-	h.live++
+	closed := h.closed
 	h.mu.Unlock()
+	if closed {
+		return nil, errClosed
+	}
+	owner := h.owner(r)
+	if err := h.places.Enter(r.Context(), owner); err != nil {
+		return nil, errFull // nobody waits for a place
+	}
 	s := newSession(h, rand.Text())
-	s.owner = h.owner(r)
+	s.owner = owner
 	if emit == nil {
 		emit = s.emit
 	}
 	backend, err := h.cfg.Open(r.Context(), r, emit)
-	h.mu.Lock()
 	if err != nil {
-		h.live--
+		s.idle.Stop() // nothing else knows of it
+		h.places.Leave(owner)
+		return nil, err
 	}
-	if err == nil && h.closed {
-		err = errFull
-		h.live--
-		h.mu.Unlock()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), h.cfg.Stop)
-		defer cancel()
-		return nil, errors.Join(err, backend.Close(ctx))
-	}
-	if err == nil {
+	h.mu.Lock()
+	if closed = h.closed; !closed {
 		s.backend = backend
 		s.use()
 		h.sessions[s.id] = s
 		h.wg.Go(s.own)
 	}
 	h.mu.Unlock()
-	return s, err
-}
-
-// ended gives a session's place free.
-func (h *Handler) ended() {
-	h.mu.Lock()
-	h.live--
-	h.mu.Unlock()
+	if closed {
+		s.idle.Stop()
+		defer h.places.Leave(owner)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), h.cfg.Stop)
+		defer cancel()
+		return nil, errors.Join(errClosed, backend.Close(ctx))
+	}
+	return s, nil
 }
 
 // remove makes a session unknown to clients.

@@ -80,7 +80,7 @@ func (s *session) own() {
 	s.mu.Lock()
 	s.dead = true
 	s.mu.Unlock()
-	s.h.ended()
+	s.h.places.Leave(s.owner)
 	close(s.gone)
 }
 
@@ -233,7 +233,7 @@ func (s *session) keepLocked(raw []byte) {
 
 var (
 	errDuplicate = errors.New("a request with this id is open already")
-	errRequests  = errors.New("too many requests are open")
+	errRequests  = errors.New("too many requests are open: wait for some to be answered")
 	errNoID      = errors.New("a request's id must be a string or a number")
 )
 

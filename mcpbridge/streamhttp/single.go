@@ -46,17 +46,16 @@ func (h *Handler) single(w http.ResponseWriter, r *http.Request, m relay.Message
 	}
 	h.mu.Unlock()
 	if closed {
-		fail(w, http.StatusServiceUnavailable, id, -32000, "this is being stopped")
+		fail(w, http.StatusServiceUnavailable, id, -32000, errClosed.Error())
 		return
 	}
 	defer h.wg.Done()
-	select {
-	case h.singles <- struct{}{}:
-		defer func() { <-h.singles }()
-	default:
+	owner := h.owner(r)
+	if h.singles.Enter(r.Context(), owner) != nil { // nobody waits for a place
 		fail(w, http.StatusServiceUnavailable, id, -32000, errRequests.Error())
 		return
 	}
+	defer h.singles.Leave(owner)
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(h.life, cancel)() //nolint:contextcheck // the handler's end is one of the request's too
@@ -109,8 +108,9 @@ func respond(w http.ResponseWriter, r *http.Request, ch <-chan []byte, gone <-ch
 		final := m.Kind == relay.Response
 		if out == nil && final && plain {
 			w.Header().Set("Content-Type", "application/json")
+			out = &writer{w: w}
 			w.WriteHeader(status(m, line))
-			_, _ = w.Write(line) // the client may be gone
+			_ = out.write(line) // the client may be gone
 			return false
 		}
 		if !sse && !final {

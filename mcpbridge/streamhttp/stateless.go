@@ -35,9 +35,15 @@ var errLegacy = errors.New("the server does not speak " + StatelessVersion)
 type stateless struct {
 	h *Handler
 
-	mu     sync.Mutex // held while the backend starts
-	runs   map[string]*statelessRun
-	legacy time.Time // until when the server counts as an older one
+	mu     sync.Mutex
+	of     map[string]*statelessOwner // those that ever asked
+	legacy time.Time                  // until when the server counts as an older one
+}
+
+// statelessOwner has one owner's backend.
+type statelessOwner struct {
+	turn chan struct{} // holds one element while a request looks for the backend, or starts it
+	run  *statelessRun
 }
 
 // statelessRun is one backend and the requests that are open with it.
@@ -60,10 +66,14 @@ type statelessRequest struct {
 // get returns the running backend, or starts one and asks whether it speaks
 // this revision.
 func (st *stateless) get(r *http.Request) (*statelessRun, error) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	owner := st.h.owner(r)
-	if run := st.runs[owner]; run != nil {
+	o := st.owned(st.h.owner(r))
+	select {
+	case o.turn <- struct{}{}:
+		defer func() { <-o.turn }()
+	case <-r.Context().Done():
+		return nil, context.Cause(r.Context())
+	}
+	if run := o.run; run != nil {
 		select {
 		case <-run.s.ending:
 		default:
@@ -71,9 +81,12 @@ func (st *stateless) get(r *http.Request) (*statelessRun, error) {
 				return run, nil
 			}
 		}
-		delete(st.runs, owner)
+		o.run = nil
 	}
-	if time.Now().Before(st.legacy) {
+	st.mu.Lock()
+	legacy := time.Now().Before(st.legacy)
+	st.mu.Unlock()
+	if legacy {
 		return nil, errLegacy
 	}
 	run := &statelessRun{open: map[int64]*statelessRequest{}}
@@ -85,12 +98,26 @@ func (st *stateless) get(r *http.Request) (*statelessRun, error) {
 	if err := run.probe(r.Context()); err != nil {
 		s.end()
 		if errors.Is(err, errLegacy) {
+			st.mu.Lock()
 			st.legacy = time.Now().Add(legacyFor)
+			st.mu.Unlock()
 		}
 		return nil, err
 	}
-	st.runs[owner] = run
+	o.run = run
 	return run, nil
+}
+
+// owned is one owner's place. There are no more than those who may connect.
+func (st *stateless) owned(name string) *statelessOwner {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	o := st.of[name]
+	if o == nil {
+		o = &statelessOwner{turn: make(chan struct{}, 1)}
+		st.of[name] = o
+	}
+	return o
 }
 
 // probe asks for server/discover. A server that answers with an error, ends,
@@ -112,6 +139,9 @@ func (run *statelessRun) probe(ctx context.Context) error {
 		return err
 	}
 	if err := run.backend.Receive(ctx, m, msg); err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx) // the client left: that says nothing of the server
+		}
 		return errLegacy
 	}
 	t := time.NewTimer(probeTimeout)

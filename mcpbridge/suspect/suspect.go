@@ -94,7 +94,7 @@ func (w *walk) value(v any, path string) {
 		w.text(v, path)
 	case []any:
 		for i, e := range v {
-			w.value(e, path+"/"+strconv.Itoa(i))
+			w.value(e, below(path, strconv.Itoa(i)))
 		}
 	case map[string]any:
 		keys := make([]string, 0, len(v))
@@ -103,11 +103,24 @@ func (w *walk) value(v any, path string) {
 		}
 		slices.Sort(keys)
 		for _, k := range keys {
-			at := path + "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(k)
+			at := below(path, k)
 			w.text(k, at)
 			w.value(v[k], at)
 		}
 	}
+}
+
+// maxPath bounds a path, in bytes, before it is quoted.
+const maxPath = 200
+
+// below is the path of a value's member. It ends at the bound: a long name that
+// were in the path of everything below it would be copied for each of them.
+func below(path, name string) string {
+	if len(path) > maxPath {
+		return path
+	}
+	name = name[:min(len(name), maxPath+1)]
+	return path + "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
 }
 
 func (w *walk) text(s, path string) {
@@ -125,8 +138,8 @@ func (w *walk) report(kind Kind, path, s string, at int) {
 	if len(w.found) >= MaxFindings {
 		return
 	}
-	if len(path) > 200 {
-		path = path[:200] + "…"
+	if len(path) > maxPath {
+		path = path[:maxPath] + "…"
 	}
 	// The path has members' names in it, which are the server's words too.
 	path = strings.Trim(strconv.QuoteToASCII(path), `"`)

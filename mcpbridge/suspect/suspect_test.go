@@ -2,6 +2,7 @@ package suspect
 
 import (
 	"encoding/json"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -99,4 +100,24 @@ func FuzzFind(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A member's long name is not copied for each of what is in the member.
+func TestLongNamesAreNotMultiplied(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(`{"` + strings.Repeat("long ", 8<<10) + `":[0`)
+	for range 50_000 {
+		b.WriteString(`,0`)
+	}
+	b.WriteString(`,"silently"]}`)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	found := New().Find([]byte(b.String()))
+	runtime.ReadMemStats(&after)
+	if n := (after.TotalAlloc - before.TotalAlloc) >> 20; n > 200 {
+		t.Errorf("%d MiB were allocated for a definition of %d bytes", n, b.Len())
+	}
+	if len(found) != 1 || found[0].Kind != Secrecy || len(found[0].Path) > maxPath+20 {
+		t.Errorf("found %+v", found)
+	}
 }
