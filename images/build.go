@@ -33,13 +33,17 @@ func (b *Builder) key(ref Ref) string {
 // build answers from the cache unless force is set, and else builds: by lock,
 // or by resolving ref if there is none.
 func (b *Builder) build(ctx context.Context, ref Ref, lock *Lock, force bool) (Image, error) {
+	return b.buildAs(ctx, ref, b.key(ref), lock, force)
+}
+
+// buildAs is build with another name for the record.
+func (b *Builder) buildAs(ctx context.Context, ref Ref, key string, lock *Lock, force bool) (Image, error) {
 	if err := ref.validate(); err != nil {
 		return Image{}, err
 	}
 	if ref.Kind == KindWASM {
 		return WASM(ref.Name)
 	}
-	key := b.key(ref)
 	if ref.Kind == KindDir {
 		force = true // its files are the user's to change
 	}
@@ -320,8 +324,10 @@ func (b *Builder) seal(ctx context.Context, w *work, ref Ref, key string, want *
 	if _, err := b.st.putJSON(w, b.st.lockPath(lock.Digest), lock); err != nil {
 		return err
 	}
-	if err := b.st.index(ctx, w, ref.String(), descriptor(v1.MediaTypeImageManifest, manifestBlob)); err != nil {
-		return err
+	if !strings.HasSuffix(key, nextSuffix) { // a preview is run by its digest alone
+		if err := b.st.index(ctx, w, ref.String(), descriptor(v1.MediaTypeImageManifest, manifestBlob)); err != nil {
+			return err
+		}
 	}
 	if _, err := b.st.putJSON(w, b.st.path("refs", key+".json"), rec); err != nil {
 		return err

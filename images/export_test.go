@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
@@ -236,4 +237,46 @@ func TestDescribeAndStale(t *testing.T) {
 		t.Errorf("the stale one: %v", err)
 	}
 	checkLayout(t, build(t, b, "npm:two"))
+}
+
+// TestPreviewShowsAndChangesNothing builds the newer version beside the one in
+// use, says what differs, and leaves everything as it was.
+func TestPreviewShowsAndChangesNothing(t *testing.T) {
+	p := server("main", "1.0.0")
+	p.manifest["dependencies"] = map[string]string{"dep": "^1", "gone": "^1"}
+	r := newRegistry(t, p, server("dep", "1.0.0"), server("gone", "1.0.0"))
+	b := r.builder(t)
+	old := build(t, b, "npm:main")
+	next := server("main", "2.0.0")
+	next.manifest["dependencies"] = map[string]string{"dep": "^1", "fresh": "^3"}
+	for _, p := range []pkg{next, server("dep", "1.5.0"), server("fresh", "3.1.0")} {
+		r.add(p)
+	}
+	img, drop, err := b.Preview(t.Context(), old.Ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Change{{"npm", "dep", "1.0.0", "1.5.0"}, {"npm", "fresh", "", "3.1.0"}, {"npm", "gone", "1.0.0", ""}, {"npm", "main", "1.0.0", "2.0.0"}}
+	if d := cmp.Diff(want, Changes(old.Lock, img.Lock)); d != "" {
+		t.Error(d)
+	}
+	if err := drop(); err != nil {
+		t.Fatal(err)
+	}
+	if now := build(t, b, "npm:main"); now.Digest != old.Digest || now.Digest == img.Digest {
+		t.Error("a preview changed what the reference means")
+	}
+	if list, err := b.List(); err != nil || len(list) != 1 {
+		t.Errorf("%d images, %v", len(list), err)
+	}
+	checkLayout(t, old)
+	if n, err := b.Prune(t.Context(), false); err != nil || n == 0 {
+		t.Errorf("what the preview fetched: pruned %d bytes, %v", n, err)
+	}
+	if updated, err := b.Update(t.Context(), old.Ref); err != nil || updated.Digest != img.Digest {
+		t.Errorf("the update: %s, previewed %s, %v", updated.Digest, img.Digest, err)
+	}
+	if got := Changes(old.Lock, old.Lock); len(got) != 0 {
+		t.Errorf("with itself: %v", got)
+	}
 }

@@ -53,7 +53,7 @@ func (b *Builder) List() ([]Image, error) {
 	var out []Image
 	for _, e := range entries {
 		key, ok := strings.CutSuffix(e.Name(), ".json")
-		if !ok {
+		if !ok || strings.HasSuffix(key, nextSuffix) {
 			continue
 		}
 		img, err := b.st.image(key)

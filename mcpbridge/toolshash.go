@@ -66,3 +66,29 @@ func (p *PinStore) ApproveAll(server string, defs []json.RawMessage) error {
 	}
 	return p.save(slug+".approved", all)
 }
+
+// CompareTools lists how a list of tools differs from another, as pins do, by
+// the tools' names. Definitions that are no JSON object are errors.
+func CompareTools(old, now []json.RawMessage) ([]ToolChange, error) {
+	a, err := definitionsOf(old)
+	if err != nil {
+		return nil, err
+	}
+	b, err := definitionsOf(now)
+	if err != nil {
+		return nil, err
+	}
+	return compare(a, b), nil
+}
+
+func definitionsOf(list []json.RawMessage) (definitions, error) {
+	out := definitions{}
+	for _, raw := range list {
+		name, err := definitionName(raw)
+		if err != nil {
+			return nil, err
+		}
+		out[name] = raw
+	}
+	return out, nil
+}

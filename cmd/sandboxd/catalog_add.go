@@ -18,7 +18,6 @@ import (
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/internal/config"
 	"github.com/sandboxd/sandboxd/images/catalog"
 	"github.com/sandboxd/sandboxd/mcpbridge"
-	"github.com/sandboxd/sandboxd/mcpbridge/client"
 	"github.com/sandboxd/sandboxd/policies"
 	"github.com/sandboxd/sandboxd/policies/strict"
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -190,18 +189,7 @@ func (f *addFlags) trial(ctx context.Context, e catalog.Entry, tenant string) (s
 	if p.image.Lock == nil || p.image.Lock.Integrity != facts.Integrity {
 		return "", nil, fmt.Errorf("the registry has another package as %s@%s than the one in the catalogue: do not run it", e.Package().Identifier, e.Package().Version)
 	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	sb, err := p.start(ctx)
-	if err != nil {
-		return "", nil, err
-	}
-	cl, err := client.Connect(ctx, sb, client.Options{Name: "sandboxd", Version: version, Logger: l.log})
-	if err != nil {
-		return "", nil, fmt.Errorf("the trial run: %w", err)
-	}
-	defer cl.Close(context.WithoutCancel(ctx)) //nolint:errcheck // closeAll ends what is left
-	defs, _, err := cl.List(ctx, "tools/list", "tools", client.ListBounds{})
+	defs, err := p.listTools(ctx)
 	if err != nil {
 		return "", nil, fmt.Errorf("the trial run: %w", err)
 	}

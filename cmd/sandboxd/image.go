@@ -18,7 +18,7 @@ func newImage() *cobra.Command {
 		Args:  onlyCommands,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newImageBuild(), newImageLock(), newImageBill(), newImageInspect(), newImageExport(), newImageImport(), newImageList(), newImageRemove(), newImagePrune())
+	cmd.AddCommand(newImageBuild(), newImageLock(), newImageBill(), newImageUpdate(), newImageInspect(), newImageExport(), newImageImport(), newImageList(), newImageRemove(), newImagePrune())
 	return cmd
 }
 

@@ -43,8 +43,9 @@ type launcher struct {
 	silent   *netguard.Guard // writes no records: for refusals that are expected
 	runtimes *runtimes
 	log      *slog.Logger
-	logins   *logins     // of serve
-	tls      *tls.Config // for remote servers; nil means the system's roots
+	sealed   *images.Image // to start in place of what a reference was built to; nil but for trials
+	logins   *logins       // of serve
+	tls      *tls.Config   // for remote servers; nil means the system's roots
 }
 
 // launchable is a server whose image is sealed and whose policy has compiled.
@@ -118,6 +119,9 @@ func (l *launcher) prepare(ctx context.Context, s server) (*launchable, error) {
 
 // seal builds what a reference names, for a tier, unless it was built before.
 func (l *launcher) seal(ctx context.Context, ref images.Ref, tier sandbox.Isolation) (images.Image, error) {
+	if l.sealed != nil {
+		return *l.sealed, nil
+	}
 	if ref.Kind != images.KindGo || !tier.IsWASM() {
 		return l.builder.Build(ctx, ref)
 	}
