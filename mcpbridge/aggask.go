@@ -129,7 +129,7 @@ func (r *Registry) tell(e *entry, method string, params json.RawMessage) {
 	r.mu.Lock()
 	all := make([]*aggSession, 0, len(r.sessions))
 	for s := range r.sessions {
-		if (only == nil || only == s) && s.scope.server(e.slug) {
+		if (only == nil || only == s) && s.scope.server(e.slug) && (method != "notifications/message" || e.flight.mayHear(s.scope)) {
 			all = append(all, s)
 		}
 	}
@@ -309,7 +309,9 @@ func (r *Registry) wanted(e *entry) (level string, uris []string) {
 	r.mu.Lock()
 	all := make([]*aggSession, 0, len(r.sessions))
 	for s := range r.sessions {
-		all = append(all, s)
+		if s.scope.server(e.slug) {
+			all = append(all, s)
+		}
 	}
 	r.mu.Unlock()
 	lowest := 0

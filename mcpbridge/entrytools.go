@@ -106,7 +106,7 @@ func (e *entry) notified(method string, params json.RawMessage) {
 	if method == "notifications/tools/list_changed" {
 		e.poke()
 	}
-	e.shared.broadcast(method, params)
+	e.shared.broadcast(&e.flight, method, params)
 	e.reg.tell(e, method, params)
 }
 

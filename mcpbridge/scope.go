@@ -95,7 +95,7 @@ func (s *Scope) event(ev Event) (Event, bool) {
 	if s == nil {
 		return ev, true
 	}
-	ev.Text = "" // it may answer another client
+	ev.Text, ev.Stderr = "", "" // they may be about another client's calls
 	switch {
 	case !s.server(ev.Server), ev.Type == EventCall && !s.tool(ev.Server, ev.Action):
 		return ev, false
@@ -118,6 +118,9 @@ func (s *Scope) descriptor(d Descriptor) Descriptor {
 
 // status is a server's state as the client sees it.
 func (s *Scope) status(st Status) Status {
+	if s != nil {
+		st.Stderr = "" // as in event
+	}
 	if s.narrows() {
 		st.Tools, st.LeftOut, st.Unapproved, st.Flagged = 0, nil, nil, nil
 	}

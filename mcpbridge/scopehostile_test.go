@@ -1,6 +1,7 @@
 package mcpbridge
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -212,5 +213,70 @@ func TestClientsTakeTurns(t *testing.T) {
 	wg.Wait()
 	if n := strings.Count(strings.Join(order[:7], " "), "modest"); n != 3 {
 		t.Errorf("served in the order %v", order)
+	}
+}
+
+// TestLogsOfOthersCalls has two clients share a sandbox that logs what it is
+// asked: each hears of its own calls, at both endpoints.
+func TestLogsOfOthersCalls(t *testing.T) {
+	start, _ := starts(func() *fake.Server {
+		return &fake.Server{Tools: twoTools, Capabilities: `{"tools":{},"logging":{}}`, Handle: func(r *fake.Request) (json.RawMessage, *fake.Error) {
+			_, args := r.Tool()
+			r.Write(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":%s}}`, args))
+			return json.RawMessage(`{"content":[]}`), nil
+		}}
+	})
+	r := newRegistry(t, Config{}, Server{Name: "x", Start: start, Required: true, Sharing: SharingTenant})
+	e := r.entry("x")
+	heard := map[string]chan string{}
+	for _, who := range []string{"a", "b"} {
+		scope := &Scope{Name: who, Servers: []string{"*"}}
+		for _, kind := range []string{"aggregated ", "own "} {
+			ch := make(chan string, 16)
+			heard[kind+who] = ch
+			emit := func(m relay.Message, raw []byte) {
+				if m.Method == "notifications/message" {
+					ch <- string(raw)
+				}
+			}
+			if kind == "own " {
+				s, err := e.openShared(t.Context(), e.newFilter(scope), emit)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer s.Close(context.Background())
+				continue
+			}
+			s := r.openAggregate(scope, emit)
+			defer s.Close(context.Background())
+		}
+	}
+	for _, who := range []string{"a", "b", "a"} {
+		ctx := WithCaller(t.Context(), (&Scope{Name: who}).name())
+		if _, err := r.Call(ctx, "x", "read_a", json.RawMessage(`{"by":"`+who+`"}`)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, ch := range heard {
+		who := name[len(name)-1:]
+		for range map[string]int{"a": 2, "b": 1}[who] {
+			if got := receive(t, name, ch); !strings.Contains(got, `"by":"`+who) {
+				t.Errorf("%s heard %s", name, got)
+			}
+		}
+	}
+	var f flight
+	defer f.enter(nil, "client a", "", true)()
+	leave := f.enter(nil, "client b", "", true)
+	if f.mayHear(&Scope{Name: "a"}) || !f.mayHear(nil) {
+		t.Error("a log between two clients' calls goes to one of them, or not to who sees everything")
+	}
+	if leave(); !f.mayHear(&Scope{Name: "a"}) || f.mayHear(&Scope{Name: "b"}) {
+		t.Error("a log is not given to the one client that calls")
+	}
+	st := (&Scope{Name: "a", Servers: []string{"*"}}).status(Status{Stderr: "about another"})
+	ev, seen := (&Scope{Name: "a", Servers: []string{"*"}}).event(Event{Type: EventDown, Server: "x", Stderr: "about another"})
+	if st.Stderr != "" || ev.Stderr != "" || !seen {
+		t.Errorf("%+v %+v", st, ev)
 	}
 }

@@ -31,7 +31,7 @@ type sharedSessions struct {
 }
 
 // broadcast never blocks: a client that is too slow misses notifications.
-func (s *sharedSessions) broadcast(method string, params json.RawMessage) {
+func (s *sharedSessions) broadcast(f *flight, method string, params json.RawMessage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.all) == 0 || method == "notifications/cancelled" {
@@ -47,8 +47,15 @@ func (s *sharedSessions) broadcast(method string, params json.RawMessage) {
 	}
 	msg = append(msg, '}')
 	for ss := range s.all {
-		if method == "notifications/tasks/status" && !ss.tasks.owns(params) {
-			continue
+		switch method {
+		case "notifications/tasks/status":
+			if !ss.tasks.owns(params) {
+				continue
+			}
+		case "notifications/message":
+			if !f.mayHear(ss.filter.scope) {
+				continue
+			}
 		}
 		ss.queue.put(msg)
 	}

@@ -27,13 +27,14 @@ type flight struct {
 	last   int64
 	names  map[int64]string
 	owners map[*aggSession]int // of those on the shared sandbox; nil stands for connectors
+	who    map[any]int         // and their callers
 }
 
-func (f *flight) enter(s *aggSession, what string, shared bool) (leave func()) {
+func (f *flight) enter(s *aggSession, who any, what string, shared bool) (leave func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.names == nil {
-		f.names, f.owners = map[int64]string{}, map[*aggSession]int{}
+		f.names, f.owners, f.who = map[int64]string{}, map[*aggSession]int{}, map[any]int{}
 	}
 	f.last++
 	n := f.last
@@ -42,6 +43,7 @@ func (f *flight) enter(s *aggSession, what string, shared bool) (leave func()) {
 	}
 	if shared {
 		f.owners[s]++
+		f.who[who]++
 	}
 	return func() {
 		f.mu.Lock()
@@ -52,6 +54,9 @@ func (f *flight) enter(s *aggSession, what string, shared bool) (leave func()) {
 		}
 		if f.owners[s]--; f.owners[s] == 0 {
 			delete(f.owners, s)
+		}
+		if f.who[who]--; f.who[who] == 0 {
+			delete(f.who, who)
 		}
 	}
 }
@@ -68,6 +73,18 @@ func (f *flight) only() *aggSession {
 		return s
 	}
 	return nil
+}
+
+// mayHear says whether a client may be told what the shared sandbox logs, which
+// does not say whose request it is about: a client that is told apart by its
+// token hears it where no other has one open.
+func (f *flight) mayHear(scope *Scope) bool {
+	if scope == nil {
+		return true
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.who) == 0 || len(f.who) == 1 && f.who[scope.name()] > 0
 }
 
 func (f *flight) list() []string {
@@ -110,7 +127,7 @@ func (e *entry) exchange(ctx context.Context, s *aggSession, method, what string
 	ctx, cancel := e.clock(ctx, s, max(e.srv.CallTimeout-waited, time.Millisecond))
 	defer cancel()
 	defer release()
-	defer e.flight.enter(s, what, cl == e.live.Load())()
+	defer e.flight.enter(s, caller(ctx, s), what, cl == e.live.Load())()
 	p, params, err := attach(cl)
 	if err != nil {
 		return nil, err
