@@ -16,7 +16,7 @@ export PATH := $(PATH):/usr/local/go/bin
 .PHONY: help build example run test unit integration conformance lint bench fuzz soak wasi-suite tables engine deps clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
 
 build: ## bin/sandboxd
 	@[[ -x $(BIN)/sandboxd ]] || echo 'the first build compiles every dependency, for a minute or two'

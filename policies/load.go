@@ -76,10 +76,16 @@ func ReadFile(path string) ([]byte, error) {
 	return data, nil
 }
 
+// missingError is a path at which there is no file.
+type missingError string
+
+func (e missingError) Error() string { return string(e) + " does not exist: check the path" }
+func (missingError) Unwrap() error   { return fs.ErrNotExist }
+
 func readable(path string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%s does not exist: check the path: %w", path, fs.ErrNotExist)
+		return missingError(path)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%s may not be read by this user: %w", path, fs.ErrPermission)
 	}

@@ -243,7 +243,7 @@ func TestLoadAndFind(t *testing.T) {
 			t.Errorf("Find(%s) is %+v, %v", ref, p, err)
 		}
 	}
-	if _, err := (Loader{}).Find("missing.yaml", dir); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "check the path") {
+	if _, err := (Loader{}).Find("missing.yaml", dir); !errors.Is(err, fs.ErrNotExist) || !strings.HasSuffix(err.Error(), "check the path") {
 		t.Errorf("missing file: %v", err)
 	}
 	if _, err := (Loader{}).Find(dir+"/", ""); err == nil || !strings.Contains(err.Error(), "not a regular file") {

@@ -38,7 +38,7 @@ type authFlags struct {
 
 func (f *authFlags) flags(cmd *cobra.Command) {
 	f.operator.flags(cmd.Flags())
-	cmd.Flags().StringArrayVarP(&f.files, "config", "c", nil, "config FILE that has the server (repeatable)")
+	cmd.Flags().StringArrayVarP(&f.files, "config", "c", nil, "config `FILE` that has the server (repeatable)")
 	cmd.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		var names []string
 		if cfg, err := config.Load(config.Options{}, f.files...); err == nil {

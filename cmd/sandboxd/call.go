@@ -51,8 +51,8 @@ where the tool failed.`,
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&f.server, "server", envOr("SANDBOXD_SERVER", "http://"+config.DefaultListen), "URL of the running serve")
-	fl.StringVar(&f.tokenFile, "token-file", "", "file with the bearer token")
+	fl.StringVar(&f.server, "server", envOr("SANDBOXD_SERVER", "http://"+config.DefaultListen), "`URL` of the running serve")
+	fl.StringVar(&f.tokenFile, "token-file", "", "`FILE` with the bearer token")
 	fl.DurationVar(&f.timeout, "timeout", 2*time.Minute, "how long to wait")
 	return cmd
 }

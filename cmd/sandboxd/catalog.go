@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -36,7 +38,7 @@ signed by a key that the operator's settings name.`,
 type indexFlags struct{ index string }
 
 func (f *indexFlags) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.index, "index", "", "another catalogue's FILE, with its signature in FILE.minisig")
+	cmd.Flags().StringVar(&f.index, "index", "", "another catalogue's `FILE`, with its signature in FILE.minisig")
 }
 
 // open reads the shipped index, or another that is signed, not expired and not
@@ -119,6 +121,10 @@ func newCatalogSearch() *cobra.Command {
 			if asJSON {
 				return writeJSON(cmd.OutOrStdout(), views)
 			}
+			if len(views) == 0 {
+				fmt.Fprintln(cmd.ErrOrStderr(), "sandboxd: the catalogue has no server in which every word occurs: sandboxd catalog search lists them all")
+				return nil
+			}
 			tw := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 4, 2, ' ', 0)
 			fmt.Fprintln(tw, "NAME\tPACKAGE\tTOOLS\tDESCRIPTION")
 			for _, v := range views {
@@ -162,6 +168,7 @@ func newCatalogShow() *cobra.Command {
 	f.flags(cmd)
 	o.fileFlag(cmd.Flags())
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the entry as JSON, in the registry's form")
+	cmd.ValidArgsFunction = completeCatalog
 	return cmd
 }
 
@@ -190,9 +197,13 @@ func showEntry(w io.Writer, e catalog.Entry) error {
 	}
 	policy := "none: it gets no network"
 	if len(facts.Policy) > 0 {
-		policy = string(facts.Policy)
+		var flat bytes.Buffer
+		if err := json.Compact(&flat, facts.Policy); err != nil {
+			return err
+		}
+		policy = flat.String()
 	}
-	_, err := fmt.Fprintf(w, "policy     %s\n%d tools   %s\n", policy, len(facts.Tools), clients.Plain(strings.Join(facts.Tools, ", "), 2000))
+	_, err := fmt.Fprintf(w, "policy     %s\n%-10s %s\n", policy, fmt.Sprintf("%d tools", len(facts.Tools)), clients.Plain(strings.Join(facts.Tools, ", "), 2000))
 	return err
 }
 
@@ -271,7 +282,7 @@ SECRET is minisign's secret key file; --password-file holds its password.`,
 			return clients.WriteFile(args[0]+".minisig", sig, 0o644)
 		},
 	}
-	cmd.Flags().StringVar(&keyFile, "key", "", "minisign secret key FILE")
-	cmd.Flags().StringVar(&passwordFile, "password-file", "", "FILE with the key's password")
+	cmd.Flags().StringVar(&keyFile, "key", "", "minisign secret key `FILE`")
+	cmd.Flags().StringVar(&passwordFile, "password-file", "", "`FILE` with the key's password")
 	return cmd
 }

@@ -50,10 +50,11 @@ Needed secrets are named, to be written into the config's secrets_dir. With
 	f.common.flags(cmd)
 	f.indexFlags.flags(cmd)
 	fl := cmd.Flags()
-	fl.StringVarP(&f.config, "config", "c", "sandboxd.yaml", "config FILE to write into (YAML; made if it is missing)")
+	fl.StringVarP(&f.config, "config", "c", "sandboxd.yaml", "config `FILE` to write into (YAML; made if it is missing)")
+	cmd.ValidArgsFunction = completeCatalog
 	fl.StringVar(&f.id, "id", "", "the server's id there (default: its name)")
 	fl.StringVar(&f.isolation, "isolation", "", "container or gvisor (default: by its policy)")
-	fl.StringArrayVar(&f.mounts, "mount", nil, "SRC:DST[:rw] shows a file or folder to the server (repeatable)")
+	fl.StringArrayVar(&f.mounts, "mount", nil, "`SRC:DST[:rw]` shows a file or folder to the server (repeatable)")
 	fl.BoolVar(&f.dry, "dry-run", false, "print what would be written; build and start nothing")
 	fl.BoolVar(&f.run, "run", false, "serve the config afterwards")
 	fl.BoolVar(&f.asJSON, "json", false, "print what was done as JSON")

@@ -65,7 +65,7 @@ network routes. Exit status 1 where a tier that --require names is missing.`,
 	fl.BoolVar(&asJSON, "json", false, "print the report as JSON")
 	fl.BoolVar(&noProof, "no-proof", false, "start no sandboxes: only look at what they need")
 	fl.StringSliceVar(&require, "require", []string{"wasm"}, "tiers that must hold: wasm, container, gvisor, kata")
-	fl.StringVar(&parts, "parts", os.Getenv("SANDBOXD_PARTS"), "folder with the engine's parts (default: where make engine puts them)")
+	fl.StringVar(&parts, "parts", os.Getenv("SANDBOXD_PARTS"), "`FOLDER` with the engine's parts (default: where make engine puts them)")
 	return cmd
 }
 

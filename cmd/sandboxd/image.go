@@ -41,7 +41,18 @@ func newImageBuild() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "build [flags] REF | -- COMMAND… | --lock FILE",
 		Short: "Fetch and seal an image, so that runs need no registry",
-		Args:  cobra.ArbitraryArgs,
+		Long: `Fetch what a server is made of, seal it under a digest and print that, so that
+later runs need no registry. REF or COMMAND is what sandboxd run takes:
+
+  sandboxd image build -- npx -y @modelcontextprotocol/server-memory
+  sandboxd image build npm:@modelcontextprotocol/server-memory@VERSION
+  sandboxd image build pypi:mcp-server-time
+  sandboxd image build --lock image.lock
+
+What a version was resolved to is kept: the same REF gives the same image until
+--update. A lock is what sandboxd image lock prints. docs/images.md says what is
+fetched how.`,
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := c.load(); err != nil {
 				return err
@@ -66,7 +77,7 @@ func newImageBuild() *cobra.Command {
 	fl.SetInterspersed(false)
 	fl.BoolVar(&asJSON, "json", false, "print the image as JSON")
 	fl.BoolVar(&update, "update", false, "resolve the reference and the base anew instead of using what was locked")
-	fl.StringVar(&lock, "lock", "", "build just what this version lock says, to the same digest")
+	fl.StringVar(&lock, "lock", "", "build just what this version lock `FILE` says, to the same digest")
 	c.flags(cmd)
 	return cmd
 }
@@ -86,6 +97,10 @@ func newImageList() *cobra.Command {
 			list, err := b.List()
 			if err != nil {
 				return err
+			}
+			if len(list) == 0 && !asJSON {
+				fmt.Fprintln(cmd.ErrOrStderr(), "sandboxd: no image was built here yet: sandboxd image build -- npx -y PACKAGE")
+				return nil
 			}
 			return printImages(cmd.OutOrStdout(), list, asJSON)
 		},
@@ -146,6 +161,7 @@ func newImageRemove() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringSliceVar(&with, "with", nil, "the distribution packages that were added at the build")
+	cmd.ValidArgsFunction = completeImages
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say what would be removed")
 	return cmd
 }

@@ -67,6 +67,7 @@ func newImageInspect() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringSliceVar(&with, "with", nil, "the distribution packages that were added at the build")
+	cmd.ValidArgsFunction = completeImages
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print it as JSON")
 	return cmd
 }
@@ -128,8 +129,9 @@ share are in it once.`,
 			return wholeFile(out, func(w io.Writer) error { return b.Export(cmd.Context(), w, refs...) })
 		},
 	}
-	cmd.Flags().StringVarP(&out, "output", "o", "", "the archive's file; - is stdout")
+	cmd.Flags().StringVarP(&out, "output", "o", "", "the archive's `FILE`; - is stdout")
 	cmd.Flags().StringSliceVar(&with, "with", nil, "the distribution packages that were added at the build")
+	cmd.ValidArgsFunction = completeImages
 	return cmd
 }
 

@@ -93,6 +93,7 @@ sandboxd image build --lock FILE builds just that, to the same digest.`,
 		},
 	}
 	cmd.Flags().StringSliceVar(&with, "with", nil, "the distribution packages that were added at the build")
+	cmd.ValidArgsFunction = completeImages
 	return cmd
 }
 
@@ -120,6 +121,7 @@ func newImageBill() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringSliceVar(&with, "with", nil, "the distribution packages that were added at the build")
+	cmd.ValidArgsFunction = completeImages
 	return cmd
 }
 

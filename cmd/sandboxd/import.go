@@ -43,8 +43,8 @@ left out.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
 	}
 	fl := cmd.Flags()
-	fl.StringVarP(&f.out, "output", "o", "", "write the document to FILE (default: stdout)")
-	fl.StringVar(&f.secrets, "secrets-dir", "", "folder for the secrets' files (default: secrets beside the output)")
+	fl.StringVarP(&f.out, "output", "o", "", "write the document to `FILE` (default: stdout)")
+	fl.StringVar(&f.secrets, "secrets-dir", "", "`FOLDER` for the secrets' files (default: secrets beside the output)")
 	fl.BoolVar(&f.dry, "dry-run", false, "print the document and the report, and write nothing")
 	fl.BoolVar(&f.force, "force", false, "overwrite files that are there")
 	fl.BoolVar(&f.asJSON, "json", false, "print the report as JSON on stdout (the document goes to --output)")

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -83,7 +84,7 @@ func newRoot() *cobra.Command {
 		Args:          cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usagef("unknown command %q: see sandboxd --help", args[0])
+				return unknownCommand(cmd, args[0])
 			}
 			return cmd.Help()
 		},
@@ -127,9 +128,17 @@ func atMost(n int) cobra.PositionalArgs {
 // onlyCommands is for a command that does nothing but hold others.
 func onlyCommands(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usagef("unknown command %q: see %s --help", args[0], cmd.CommandPath())
+		return unknownCommand(cmd, args[0])
 	}
 	return nil
+}
+
+func unknownCommand(cmd *cobra.Command, name string) error {
+	cmd.SuggestionsMinimumDistance = 2 // cobra sets it in its own messages alone
+	if near := cmd.SuggestionsFor(name); len(near) > 0 {
+		return usagef("unknown command %q: did you mean %s? see %s --help", name, strings.Join(near, " or "), cmd.CommandPath())
+	}
+	return usagef("unknown command %q: see %s --help", name, cmd.CommandPath())
 }
 
 func newVersion() *cobra.Command {

@@ -48,7 +48,7 @@ func openMounts(specs []mountSpec) (mounts []sandbox.Mount, closeAll func(), err
 		}
 	}
 	for _, s := range specs {
-		f, err := openMountSource(s.source)
+		f, err := openMountSource(s.source, s.readWrite)
 		if err != nil {
 			closeAll()
 			return nil, nil, usageError{fmt.Errorf("mount %s: %w", s.source, err)}

@@ -4,4 +4,4 @@ package main
 
 import "os"
 
-func openMountSource(source string) (*os.File, error) { return os.Open(source) }
+func openMountSource(source string, _ bool) (*os.File, error) { return os.Open(source) }

@@ -29,11 +29,11 @@ type operator struct {
 
 func (o *operator) flags(f *pflag.FlagSet) {
 	o.fileFlag(f)
-	f.StringVar(&o.resolver, "resolver", os.Getenv("SANDBOXD_RESOLVER"), "upstream DNS server ADDRESS:PORT (default: the operator's, else the host's)")
+	f.StringVar(&o.resolver, "resolver", os.Getenv("SANDBOXD_RESOLVER"), "upstream DNS server `ADDRESS:PORT` (default: the operator's, else the host's)")
 }
 
 func (o *operator) fileFlag(f *pflag.FlagSet) {
-	f.StringVar(&o.file, "operator", os.Getenv("SANDBOXD_OPERATOR"), "operator's settings FILE (default: "+config.DefaultOperator+" if it exists)")
+	f.StringVar(&o.file, "operator", os.Getenv("SANDBOXD_OPERATOR"), "operator's settings `FILE` (default: "+config.DefaultOperator+" if it exists)")
 }
 
 // load reads the file. It comes before everything else here.

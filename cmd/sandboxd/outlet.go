@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/sandboxd/sandboxd/cmd/sandboxd/internal/config"
 	"github.com/sandboxd/sandboxd/images"
 	"github.com/sandboxd/sandboxd/netguard"
 	"github.com/sandboxd/sandboxd/policies"
@@ -160,7 +161,7 @@ func get(ctx context.Context, egress *netguard.Egress, u *url.URL, authorization
 		if errors.As(err, &denied) {
 			return nil, &images.Error{
 				Kind: images.ErrNetwork, What: "the registry at " + u.Host + " is out of a build's reach: " + string(denied.Reason),
-				Next: "if it sits on a private address, name its range as registries.NAME.trusted_cidrs in the operator's settings",
+				Next: "if it sits on a private address, name its range as registries.npm.trusted_cidrs, or pypi or go, in the operator's settings: " + config.DefaultOperator + " or --operator FILE; docs/policy.md has their form",
 			}
 		}
 		return nil, &images.Error{Kind: images.ErrNetwork, What: "the registry at " + u.Host + " could not be reached", Next: "check the registry and certificates of your client's configuration"}

@@ -50,7 +50,7 @@ out, and its addresses are judged too. Exit status 1 where it is refused.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&name, "policy", "none", "a preset or a policy FILE")
+	cmd.Flags().StringVar(&name, "policy", "none", "a preset or a policy `FILE`")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the explanation as JSON")
 	cmd.Flags().BoolVar(&lookup, "lookup", false, "resolve the name and judge its addresses")
 	o.flags(cmd.Flags())

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"debug/elf"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -77,11 +79,30 @@ func (p *prover) proveContainer(ctx context.Context, rt sandbox.Runtime, tier sa
 	for _, t := range targets {
 		args = append(args, t.String())
 	}
+	if err := selfContained("/proc/self/exe"); err != nil {
+		return err
+	}
 	img, err := images.Scratch(dir, "sandboxd-proof", "/proc/self/exe")
 	if err != nil {
 		return err
 	}
 	return p.run(ctx, rt, tier, img, args)
+}
+
+// selfContained reports whether the program at path runs in an image without
+// libraries. The error names what to do.
+func selfContained(path string) error {
+	f, err := elf.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close() //nolint:errcheck // only read from
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			return errors.New("this sandboxd is linked against the host's libraries and cannot be the proof's guest: use one that was built with CGO_ENABLED=0, as make build does")
+		}
+	}
+	return nil
 }
 
 func (p *prover) proveModule(ctx context.Context, rt sandbox.Runtime, tier sandbox.Isolation, dir string, targets []netip.AddrPort) error {

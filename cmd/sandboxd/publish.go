@@ -43,9 +43,9 @@ over HTTP and WebSocket.`,
 	}
 	fl := cmd.Flags()
 	f.operator.flags(fl)
-	fl.StringVar(&f.records, "records", "", "append decision records as JSON lines to FILE (- for stderr; default: the operator's, else none)")
+	fl.StringVar(&f.records, "records", "", "append decision records as JSON lines to `FILE` (- for stderr; default: the operator's, else none)")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "say more on stderr")
-	fl.StringArrayVarP(&f.files, "config", "c", nil, "config FILE, YAML or TOML (repeatable)")
+	fl.StringArrayVarP(&f.files, "config", "c", nil, "config `FILE`, YAML or TOML (repeatable)")
 	fl.BoolVar(&f.list, "list", false, "print what would be published, and end")
 	fl.BoolVar(&f.asJSON, "json", false, "with --list: the tools as MCP clients see them")
 	return cmd

@@ -59,14 +59,17 @@ for a failure and 2 for a mistake in the command.`,
 	f.flags(cmd)
 	fl := cmd.Flags()
 	fl.SetInterspersed(false) // the server's own flags are not ours
-	fl.StringVar(&f.policy, "policy", "none", "a preset (none, registries, public-web) or a policy FILE")
+	fl.StringVar(&f.policy, "policy", "none", "a preset (none, registries, public-web) or a policy `FILE`")
 	fl.StringVar(&f.isolation, "isolation", "", "wasm-inprocess, wasm, container or gvisor (default: by kind of server)")
-	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for the server, or NAME to pass a variable on (repeatable)")
-	fl.StringArrayVar(&f.mounts, "mount", nil, "SRC:DST[:rw] shows a file or folder to the server (repeatable)")
-	fl.StringArrayVarP(&f.files, "config", "c", nil, "run a server of this config FILE, as --server names it (repeatable)")
+	fl.StringArrayVar(&f.env, "env", nil, "`NAME=VALUE` for the server, or NAME to pass a variable on (repeatable)")
+	fl.StringArrayVar(&f.mounts, "mount", nil, "`SRC:DST[:rw]` shows a file or folder to the server (repeatable)")
+	fl.StringArrayVarP(&f.files, "config", "c", nil, "run a server of this config `FILE`, as --server names it (repeatable)")
 	fl.StringVar(&f.server, "server", "", "id of the server in --config")
 	fl.StringVar(&f.tenant, "tenant", "local", "tenant name for records")
 	fl.StringVar(&f.name, "name", "", "server name for records (default: from the command)")
+	_ = cmd.RegisterFlagCompletionFunc("server", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return completeServers(f.files), cobra.ShellCompDirectiveNoFileComp
+	})
 	_ = cmd.RegisterFlagCompletionFunc("isolation", cobra.FixedCompletions(
 		[]string{"wasm-inprocess", "wasm", "container", "gvisor"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("policy", cobra.FixedCompletions(policies.Presets(), cobra.ShellCompDirectiveDefault))

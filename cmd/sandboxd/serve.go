@@ -62,9 +62,9 @@ loopback a token is required: --token-file, or the config's clients.`,
 	}
 	f.flags(cmd)
 	fl := cmd.Flags()
-	fl.StringArrayVarP(&f.files, "config", "c", nil, "config FILE, YAML or TOML (repeatable)")
-	fl.StringVar(&f.listen, "listen", "", "HOST:PORT of the HTTP API (default: the config's, else "+config.DefaultListen+")")
-	fl.StringVar(&f.tokenFile, "token-file", "", "file with the bearer token that callers must send")
+	fl.StringArrayVarP(&f.files, "config", "c", nil, "config `FILE`, YAML or TOML (repeatable)")
+	fl.StringVar(&f.listen, "listen", "", "`HOST:PORT` of the HTTP API (default: the config's, else "+config.DefaultListen+")")
+	fl.StringVar(&f.tokenFile, "token-file", "", "`FILE` with the bearer token that callers must send")
 	return cmd
 }
 

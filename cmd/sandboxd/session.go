@@ -30,7 +30,7 @@ func (c *common) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&c.socket, "engine", envOr("SANDBOXD_ENGINE", defaultSocket), "the engine's socket")
 	c.operator.flags(f)
-	f.StringVar(&c.records, "records", "", "append decision records as JSON lines to FILE (- for stderr; default: the operator's, else none)")
+	f.StringVar(&c.records, "records", "", "append decision records as JSON lines to `FILE` (- for stderr; default: the operator's, else none)")
 	c.build.flags(f)
 	f.BoolVarP(&c.verbose, "verbose", "v", false, "say more on stderr")
 }

@@ -35,7 +35,7 @@ back until it is approved here; with pin: warn it is reported.`,
 }
 
 func (f *toolsFlags) flags(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVarP(&f.files, "config", "c", nil, "config FILE that names the tenant (repeatable; default: tenant "+config.DefaultTenant+")")
+	cmd.Flags().StringArrayVarP(&f.files, "config", "c", nil, "config `FILE` that names the tenant (repeatable; default: tenant "+config.DefaultTenant+")")
 }
 
 func newToolsDiff() *cobra.Command {

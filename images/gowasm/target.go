@@ -1,6 +1,7 @@
 package gowasm
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -55,6 +56,9 @@ func (t Target) validate() error {
 	if t.Dir != "" {
 		if t.Package != "" || t.Version != "" || !filepath.IsAbs(t.Dir) {
 			return &images.Error{Kind: images.ErrReference, What: "not an absolute folder: " + quoted(t.Dir), Next: targetForms}
+		}
+		if info, err := os.Stat(t.Dir); err != nil || !info.IsDir() {
+			return &images.Error{Kind: images.ErrReference, What: "no such folder: " + quoted(t.Dir), Next: targetForms}
 		}
 		return nil
 	}

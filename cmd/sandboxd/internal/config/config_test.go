@@ -317,7 +317,7 @@ func TestFaultsAreTheSameInBothForms(t *testing.T) {
 			"[[mcp_servers]]\nid='a'\ncommand='x'\npolicy='nope'\n[[mcp_servers]]\nid='b'\ncommand='x'\npolicy='gone.yaml'\n[[mcp_servers]]\nid='c'\ncommand='x'\nisolation='wasm'\npolicy={isolation='container'}\n[[mcp_servers]]\nid='d'\ncommand='x'\nenv={A='b'}\npolicy={env=[]}\n[[mcp_servers]]\nid='e'\ncommand='x'\npolicy={egress={mode='publik'}}\n",
 			[]string{
 				`mcp_servers[0].policy: no such preset: "nope": did you mean none? the presets are none, public-web, registries; a file is given with its path`,
-				"mcp_servers[1].policy: policy: " + dir + "/gone.yaml does not exist: check the path: file does not exist",
+				"mcp_servers[1].policy: policy: " + dir + "/gone.yaml does not exist: check the path",
 				"mcp_servers[2].isolation: wasm is less than the minimum of the policy, container",
 				"mcp_servers[3].env.A: the policy does not let the server have it: add it to env there",
 				`mcp_servers[4].policy.egress.mode: "publik" is neither allowlist nor public`,

@@ -94,7 +94,7 @@ func (f *file) transport(m strict.Map) Transport {
 	case "":
 		if m.Has("transport") {
 			if !f.r.Faulty(m.Path("transport")) {
-				m.Errorf("transport", "is empty: want stdio, http or websocket")
+				m.Errorf("transport", "is empty: want stdio, http, websocket or sse")
 			}
 			return ""
 		}
@@ -106,7 +106,7 @@ func (f *file) transport(m strict.Map) Transport {
 		}
 		m.Errorf("transport", "is missing: want stdio with a command, or http or websocket with a url")
 	default:
-		m.Errorf("transport", "want stdio, http or websocket")
+		m.Errorf("transport", "want stdio, http, websocket or sse")
 	}
 	return ""
 }
