@@ -53,6 +53,29 @@ func (e *Egress) Resolve(ctx context.Context, query []byte, pin func([]netip.Add
 	return q.answer(r.answer), nil
 }
 
+// CheckName says whether the policy opens a name on any port at all. It is the
+// look-up of guests that dial by name, a WASM guest's: nothing is sent, and
+// the dial judges again, with its port and the addresses. A refusal is a
+// *DeniedError and is recorded like that of a query.
+func (e *Egress) CheckName(host string) error {
+	a := e.begin(ViaDNS, "ip", host)
+	if e.ctx.Err() != nil {
+		return e.refuse(gateLookup, a, deny(ReasonClosed, nil))
+	}
+	name, addr, reason := ParseHost(host)
+	if addr.IsValid() {
+		reason = ReasonHostNumeric
+	}
+	if reason != "" {
+		return e.refuse(gateLookup, a, deny(reason, nil))
+	}
+	a.target.Name = name
+	if _, m := e.openPorts(e.Policy(), name); !m.Allow {
+		return e.refuse(gateLookup, a, m)
+	}
+	return nil
+}
+
 // resolution is the outcome of one query.
 type resolution struct {
 	match

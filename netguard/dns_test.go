@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -287,4 +288,60 @@ func TestLookupsAreLimited(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 	})
+}
+
+// TestCheckName holds that a guest's look-up meets the policy with no query
+// sent, and that refusals are recorded, a flood of them by its number.
+func TestCheckName(t *testing.T) {
+	l := newLab(t, Config{
+		Mode:  ModeAllowlist,
+		Allow: []Rule{allowHost("api.example.com", ProtocolTLS, "8443"), allowHost("*.wild.example.com", ProtocolTLS, "443")},
+		Deny:  []Rule{{Host: "bad.wild.example.com"}},
+	})
+	for name, want := range map[string]Reason{
+		"API.example.com.":               "",
+		"a.wild.example.com":             "",
+		"bad.wild.example.com":           ReasonDenyRule,
+		"other.example.com":              ReasonNotAllowed,
+		"api.example.com.evil.com":       ReasonNotAllowed,
+		"localhost":                      ReasonSpecialName,
+		"127.0.0.1":                      ReasonHostNumeric,
+		"::1":                            ReasonHostNumeric,
+		"2852039166":                     ReasonHostNumeric,
+		"api.example.com:443":            ReasonHostSyntax,
+		"api..example.com":               ReasonHostSyntax,
+		"":                               ReasonHostSyntax,
+		strings.Repeat("a", 64) + ".com": ReasonHostSyntax,
+	} {
+		before := len(l.records)
+		err := l.egress.CheckName(name)
+		if want == "" {
+			if err != nil || len(l.records) != before {
+				t.Errorf("%q: %v, %d records", name, err, len(l.records)-before)
+			}
+			continue
+		}
+		wantDenied(t, err, want)
+		if d := l.lastDecision(); d.Reason != want || d.Allow || d.Via != ViaDNS || len(l.records) != before+1 {
+			t.Errorf("%q: %+v", name, d)
+		}
+	}
+	l.egress.SetPolicy(nil)
+	wantDenied(t, l.egress.CheckName("api.example.com"), ReasonNoPolicy)
+	before := len(l.records)
+	for range 10 * maxRefusals {
+		wantDenied(t, l.egress.CheckName("flood.example.com"), ReasonNoPolicy)
+	}
+	_ = l.egress.Close()
+	wantDenied(t, l.egress.CheckName("api.example.com"), ReasonClosed)
+	written, suppressed := int64(len(l.records)-before), int64(0)
+	for _, r := range l.records[before:] {
+		suppressed += r.Suppressed
+	}
+	if written > 5*maxRefusals || written+suppressed < 10*maxRefusals {
+		t.Errorf("%d refusals written and %d counted", written, suppressed)
+	}
+	if len(l.names.asked) > 0 {
+		t.Errorf("queries left: %v", l.names.asked)
+	}
 }
