@@ -76,9 +76,7 @@ func (sb *inProcess) run(r *Runtime, entry *moduleEntry, mounts *wasip1.LocalMou
 	}
 	exit := sb.in.run()
 	if exit.Cause == 0 {
-		peak := exit.PeakMemoryBytes
-		exit = stoppedExit(context.Cause(sb.in.ctx))
-		exit.PeakMemoryBytes = peak
+		exit = stoppedExit(exit, context.Cause(sb.in.ctx))
 	}
 	sb.cancel(errKilled)
 	sb.failed = errors.Join(sb.in.close(), mounts.Close(), closeEgress(egress))
@@ -88,9 +86,10 @@ func (sb *inProcess) run(r *Runtime, entry *moduleEntry, mounts *wasip1.LocalMou
 	r.untrack(sb)
 }
 
-// stoppedExit is the end of a guest that was stopped from outside.
-func stoppedExit(why error) sandbox.Exit {
-	exit := sandbox.Exit{Cause: sandbox.Killed, Code: signalCode(syscall.SIGKILL), Signal: int(syscall.SIGKILL)}
+// stoppedExit is the end of a guest that was stopped from outside; its peaks
+// are known already.
+func stoppedExit(exit sandbox.Exit, why error) sandbox.Exit {
+	exit.Cause, exit.Code, exit.Signal = sandbox.Killed, signalCode(syscall.SIGKILL), int(syscall.SIGKILL)
 	if errors.Is(why, errWall) {
 		exit.Cause, exit.Detail = sandbox.Deadline, errWall.Error()
 	}

@@ -63,7 +63,7 @@ func (in *instance) run() (exit sandbox.Exit) {
 		if r := recover(); r != nil {
 			exit = sandbox.Exit{Cause: sandbox.HostFault, Code: 1, Detail: clip(fmt.Sprintf("the engine failed: %v", r))}
 		}
-		exit.PeakMemoryBytes = int64(in.mem.peak.Load())
+		exit.PeakMemoryBytes, exit.PeakTmpBytes = int64(in.mem.peak.Load()), in.sys.PrivatePeak()
 	}()
 	_, err := in.mod.ExportedFunction("_start").Call(in.ctx)
 	return in.classify(err)

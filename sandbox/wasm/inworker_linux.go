@@ -105,7 +105,7 @@ func (sb *inWorker) begin(ctx context.Context) error {
 		return err
 	}
 	sb.w.add(sb.id, sb)
-	start := &startMessage{MemoryBytes: sb.spec.Limits.MemoryBytes, MaxFiles: cfg.MaxFiles, Net: sb.egress != nil, Check: sb.check != nil}
+	start := &startMessage{MemoryBytes: sb.spec.Limits.MemoryBytes, MaxFiles: cfg.MaxFiles, Net: sb.egress != nil, Check: sb.check != nil, Private: cfg.Private}
 	if err := sb.w.wire.send(message{Kind: kindStart, Sandbox: sb.id, Start: start}, theirs[0], theirs[1], theirs[2], file); err != nil {
 		return fmt.Errorf("talking to the wasm worker: %w", err)
 	}
@@ -143,9 +143,7 @@ func (sb *inWorker) run(r *Runtime) {
 		}
 	}
 	if exit.Cause == 0 {
-		peak := exit.PeakMemoryBytes
-		exit = stoppedExit(sb.reason())
-		exit.PeakMemoryBytes = peak
+		exit = stoppedExit(exit, sb.reason())
 	}
 	sb.failed = sb.free(r, true)
 	sb.exit = exit

@@ -49,16 +49,22 @@ func tree(t *testing.T) (inside, outside string) {
 // runFS runs file operations in a guest and compares what came of each.
 func runFS(t *testing.T, tier sandbox.Isolation, mounts []sandbox.Mount, want [][2]string) {
 	t.Helper()
-	args := []string{"fs"}
+	s := spec(t, tier)
+	s.Mounts = mounts
+	runFSIn(t, newRuntime(t), s, want)
+}
+
+func runFSIn(t *testing.T, r sandbox.Runtime, s sandbox.Spec, want [][2]string) sandbox.Exit {
+	t.Helper()
+	args := []string{"guest", "fs"}
 	expected, got := []string{}, []string{}
 	for _, w := range want {
 		args = append(args, w[0])
 		expected = append(expected, w[0]+": "+w[1])
 	}
-	s := spec(t, tier, args...)
-	s.Mounts = mounts
-	sb := start(t, newRuntime(t), s, nil)
-	for _, l := range strings.Split(strings.TrimSpace(sb.rest()), "\n") {
+	s.Args = args
+	sb := start(t, r, s, nil)
+	for _, l := range strings.Split(strings.TrimSuffix(sb.rest(), "\n"), "\n") {
 		// the operation's name and path in the middle are Go's business
 		if op, err, ok := strings.Cut(l, ": error: "); ok {
 			l = op + ": error:" + err[strings.LastIndex(err, ":")+1:]
@@ -68,6 +74,7 @@ func runFS(t *testing.T, tier sandbox.Isolation, mounts []sandbox.Mount, want []
 	if d := cmp.Diff(expected, got); d != "" {
 		t.Error(d)
 	}
+	return sb.wait()
 }
 
 func TestReadOnlyMount(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -44,10 +46,12 @@ func New(cfg Config) (*Runtime, error) {
 
 // Start implements sandbox.Runtime for Spec.Isolation wasm-inprocess and wasm.
 //
-// Of Spec.Limits, memory, open files and wall clock hold in both tiers; there
-// are no processes to count and no private tmpfs to bound. CPUs hold in tier
-// wasm, for the sandboxes of one worker together: a tenant's of one module.
-// In process a guest has one processor, whatever the limit says. Spec.Dir becomes PWD, which is what WASI guests go by.
+// Of Spec.Limits, memory, temporary space, open files and wall clock hold in
+// both tiers; there are no processes to count. HOME and /tmp are the guest's
+// own, in the memory of the process that it runs in, and begin empty. CPUs hold
+// in tier wasm, for the sandboxes of one worker together: a tenant's of one
+// module. In process a guest has one processor, whatever the limit says.
+// Spec.Dir becomes PWD, which is what WASI guests go by.
 func (r *Runtime) Start(ctx context.Context, spec sandbox.Spec, egress sandbox.Egress) (sandbox.Sandbox, error) {
 	if err := r.begin(); err != nil {
 		return nil, errors.Join(err, closeEgress(egress))
@@ -124,6 +128,9 @@ func (r *Runtime) Close(ctx context.Context) error {
 	return errors.Join(r.workers.close(ctx), r.modules.close()) //nolint:contextcheck // freeing must not be cut short
 }
 
+// guestHome is where containers have it.
+const guestHome = "/home/mcp"
+
 // guestConfig is what both tiers tell a guest about itself.
 func guestConfig(spec sandbox.Spec) wasip1.Config {
 	cfg := wasip1.Config{Args: append([]string(nil), spec.Args...), Env: append([]string(nil), spec.Env...)}
@@ -131,6 +138,15 @@ func guestConfig(spec sandbox.Spec) wasip1.Config {
 	cfg.MaxFiles = int(min(spec.Limits.Files, 1<<16))
 	if spec.Dir != "" {
 		cfg.Env = append(cfg.Env, "PWD="+spec.Dir)
+	}
+	if !slices.ContainsFunc(cfg.Env, func(kv string) bool { return strings.HasPrefix(kv, "HOME=") }) {
+		cfg.Env = append(cfg.Env, "HOME="+guestHome)
+	}
+	for _, target := range []string{guestHome, "/tmp"} {
+		if !slices.ContainsFunc(spec.Mounts, func(m sandbox.Mount) bool { return m.Target == target }) {
+			// As in a container, where it counts as memory too.
+			cfg.Private = append(cfg.Private, wasip1.PrivateSpec{Target: target, Bytes: min(spec.Limits.TmpBytes, spec.Limits.MemoryBytes)})
+		}
 	}
 	return cfg
 }

@@ -63,7 +63,7 @@ func TestGuestSeesOnlyItsSpec(t *testing.T) {
 		if err := json.Unmarshal([]byte(sb.line()), &got); err != nil {
 			t.Fatal(err)
 		}
-		want := map[string]any{"args": []any{"guest", "about", "an argument", ""}, "env": []any{"A=1", "B=x=y", "PWD=/srv"}, "wd": "/srv"}
+		want := map[string]any{"args": []any{"guest", "about", "an argument", ""}, "env": []any{"A=1", "B=x=y", "PWD=/srv", "HOME=/home/mcp"}, "wd": "/srv"}
 		if d := cmp.Diff(want, got); d != "" {
 			t.Error(d)
 		}

@@ -219,7 +219,7 @@ func TestDescriptorGuessing(t *testing.T) {
 		s := spec(t, tier, "fds")
 		s.Mounts = []sandbox.Mount{mount(t, t.TempDir(), "/d", false)}
 		sb := start(t, newRuntime(t), s, newEgress(nil))
-		sb.expect("open: 0 1 2 3 ")
+		sb.expect("open: 0 1 2 3 4 5 ") // the mount, HOME and /tmp
 	})
 }
 

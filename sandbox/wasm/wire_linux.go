@@ -66,6 +66,7 @@ type startMessage struct {
 	MemoryBytes int64
 	MaxFiles    int
 	Net, Check  bool
+	Private     []wasip1.PrivateSpec
 }
 
 // guestText is the content of that file.

@@ -198,7 +198,7 @@ func (p *workerProcess) config(m message, text *os.File) (cfg wasip1.Config, err
 	if err := json.Unmarshal(b, &t); err != nil {
 		return cfg, err
 	}
-	cfg = wasip1.Config{Args: toStrings(t.Args), Env: toStrings(t.Env), MaxFiles: m.Start.MaxFiles}
+	cfg = wasip1.Config{Args: toStrings(t.Args), Env: toStrings(t.Env), MaxFiles: m.Start.MaxFiles, Private: m.Start.Private}
 	cfg.Mounts = &remoteMounts{p: p, sandbox: m.Sandbox, names: toStrings(t.Mounts)}
 	if m.Start.Net {
 		cfg.Dial = func(ctx context.Context, _, address string) (net.Conn, error) { return p.dial(ctx, m.Sandbox, address) }

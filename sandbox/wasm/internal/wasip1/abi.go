@@ -166,10 +166,13 @@ func hostErrno(e syscall.Errno) Errno {
 // because the path would leave its root has no type of its own, so that
 // whatever stays unknown reads as "not permitted".
 func fsErrno(err error) Errno {
+	var own Errno
 	var e syscall.Errno
 	switch {
 	case err == nil:
 		return Success
+	case errors.As(err, &own):
+		return own
 	case errors.As(err, &e):
 		return hostErrno(e)
 	case errors.Is(err, io.EOF):

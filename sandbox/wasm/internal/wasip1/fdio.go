@@ -148,59 +148,43 @@ func eachBuf(bufs [][]byte, op func([]byte) (int, error)) (int, Errno) {
 	return n, Success
 }
 
-// offsetIO checks a positioned call's arguments.
-func (s *System) offsetIO(m memory, p params) (*file, [][]byte, int64, Errno) {
+// offsetIO is a positioned read or write: all but which of the two it is.
+func (s *System) offsetIO(m memory, p params, may func(*file) bool, op func(openFile, []byte, int64) (int, error)) Errno {
 	f, e := s.getRegular(p.fd(0))
 	if e != Success {
-		return nil, nil, 0, e
+		return e
 	}
 	bufs, e := m.iovecs(p.u32(1), p.u32(2))
 	if e != Success {
-		return nil, nil, 0, e
+		return e
 	}
 	off := int64(p.u64(3))
 	if off < 0 {
-		return nil, nil, 0, EINVAL
+		return EINVAL
 	}
-	return f, bufs, off, m.canPutU32(p.u32(4))
+	if e := m.canPutU32(p.u32(4)); e != Success {
+		return e
+	}
+	if !may(f) {
+		return EBADF
+	}
+	n, e := eachBuf(bufs, func(b []byte) (int, error) {
+		k, err := op(f.host, b, off)
+		off += int64(k)
+		return k, err
+	})
+	if e != Success {
+		return e
+	}
+	return m.putU32(p.u32(4), uint32(n))
 }
 
 func fdPread(s *System, m memory, p params) Errno {
-	f, bufs, off, e := s.offsetIO(m, p)
-	if e != Success {
-		return e
-	}
-	if !f.read {
-		return EBADF
-	}
-	n, e := eachBuf(bufs, func(b []byte) (int, error) {
-		k, err := f.host.ReadAt(b, off)
-		off += int64(k)
-		return k, err
-	})
-	if e != Success {
-		return e
-	}
-	return m.putU32(p.u32(4), uint32(n))
+	return s.offsetIO(m, p, func(f *file) bool { return f.read }, openFile.ReadAt)
 }
 
 func fdPwrite(s *System, m memory, p params) Errno {
-	f, bufs, off, e := s.offsetIO(m, p)
-	if e != Success {
-		return e
-	}
-	if !f.write {
-		return EBADF
-	}
-	n, e := eachBuf(bufs, func(b []byte) (int, error) {
-		k, err := f.host.WriteAt(b, off)
-		off += int64(k)
-		return k, err
-	})
-	if e != Success {
-		return e
-	}
-	return m.putU32(p.u32(4), uint32(n))
+	return s.offsetIO(m, p, func(f *file) bool { return f.write }, openFile.WriteAt)
 }
 
 func fdSeek(s *System, m memory, p params) Errno {

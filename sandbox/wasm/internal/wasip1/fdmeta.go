@@ -55,11 +55,11 @@ func fdAllocate(s *System, _ memory, p params) Errno {
 	case !f.write:
 		return EBADF
 	}
-	st, err := f.host.Stat()
+	st, err := statFile(f.host)
 	if err != nil {
 		return fsErrno(err)
 	}
-	if st.Size() >= off+n {
+	if st.Size >= uint64(off+n) {
 		return Success
 	}
 	return fsErrno(f.host.Truncate(off + n))
@@ -123,12 +123,18 @@ func fdFilestatGet(s *System, m memory, p params) Errno {
 			return e
 		}
 	}
-	if f.host != nil {
-		info, err := f.host.Stat()
-		if err != nil {
+	switch {
+	case f.host != nil:
+		var err error
+		if st, err = statFile(f.host); err != nil {
 			return fsErrno(err)
 		}
-		st = statOf(info)
+	case f.kind == typeDirectory: // one that only exists here
+		res := s.cfg.Mounts.Do(PathOp{Kind: OpStat, Mount: f.mount, Path: f.path, NewMount: f.mount})
+		if res.Errno != Success {
+			return res.Errno
+		}
+		st = res.Stat
 	}
 	return m.putStat(p.u32(1), st)
 }

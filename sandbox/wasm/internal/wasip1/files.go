@@ -1,8 +1,39 @@
 package wasip1
 
 import (
+	"io"
 	"os"
 )
+
+// openFile is an open file or folder of a mount: an *os.File or a
+// *privateFile.
+type openFile interface {
+	io.ReadWriteSeeker
+	io.ReaderAt
+	io.WriterAt
+	io.Closer
+	sizedFile
+}
+
+type sizedFile interface {
+	Truncate(size int64) error
+	Sync() error
+}
+
+// statFile reads the metadata of an open file.
+func statFile(f openFile) (Stat, error) {
+	switch f := f.(type) {
+	case *privateFile:
+		return f.node.stat(), nil
+	case *os.File:
+		info, err := f.Stat()
+		if err != nil {
+			return Stat{}, err
+		}
+		return statOf(info), nil
+	}
+	return Stat{}, EBADF
+}
 
 // file is one descriptor. Exactly one of its groups is in use: in/out for
 // streams and sockets, host for files and folders of a mount.
@@ -17,7 +48,7 @@ type file struct {
 	in, out *Pipe
 	sock    *socket
 
-	host    *os.File // nil for a folder that only exists here
+	host    openFile // nil for a folder that only exists here
 	mount   int      // index into Mounts, with path below it
 	path    string
 	preopen string // the guest's name of a preopened folder
@@ -100,9 +131,22 @@ func (s *System) drop(fd int32) Errno {
 	return fsErrno(s.release(f))
 }
 
+// keepEntries gives a folder's descriptor its listing. All listings of a guest
+// together are bounded.
+func (s *System) keepEntries(f *file, list []Dirent) Errno {
+	total := s.listed - len(f.entries) + len(list)
+	if total > dirEntriesMost {
+		return ENOMEM
+	}
+	s.listed = total
+	f.entries, f.listed = list, true
+	return Success
+}
+
 // release frees what a descriptor holds. The standard streams' other side sees
 // them end.
 func (s *System) release(f *file) error {
+	s.listed -= len(f.entries)
 	switch {
 	case f.sock != nil:
 		f.sock.close()

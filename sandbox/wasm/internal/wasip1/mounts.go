@@ -56,11 +56,24 @@ type PathResult struct {
 	// File is what Open opened: a regular file or a folder. It is nil for a
 	// folder that exists only for the guest, whose Entries are given instead.
 	File *os.File `json:"-"`
-	Stat Stat
+	// private is what Open opened in a private folder.
+	private *privateFile
+	Stat    Stat
 	// Entries lists a folder that has no File.
 	Entries []Dirent `json:",omitempty"`
 	// Target is the text of a symbolic link.
 	Target string `json:",omitempty"`
+}
+
+// host is the open file, or nil for a folder that exists only for the guest.
+func (r PathResult) host() openFile {
+	switch {
+	case r.private != nil:
+		return r.private
+	case r.File != nil:
+		return r.File
+	}
+	return nil
 }
 
 // Stat is a file's metadata in WASI's terms; times are nanoseconds since 1970.

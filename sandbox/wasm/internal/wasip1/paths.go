@@ -3,22 +3,19 @@ package wasip1
 import (
 	"bytes"
 	"encoding/binary"
+	"os"
 	"strings"
 )
 
 const maxPath = 4096
 
 // preopen opens the mounts as the descriptors from 3 on.
-func (s *System) preopen() error {
-	if s.cfg.Mounts == nil {
-		s.cfg.Mounts = &LocalMounts{}
-	}
+func (s *System) preopen() {
 	for i, name := range s.cfg.Mounts.Names() {
 		// The folder itself is opened when it is first listed or asked for its
 		// metadata: most guests never do.
 		s.files = append(s.files, &file{kind: typeDirectory, rights: rightsDir, mount: i, path: ".", preopen: name})
 	}
-	return nil
 }
 
 func fdPrestatGet(s *System, m memory, p params) Errno {
@@ -217,7 +214,7 @@ func pathOpen(s *System, m memory, p params) Errno {
 	}
 	f := &file{
 		kind: res.Stat.Kind, flags: uint16(fdflags), rights: rights & rightsFileOnly,
-		host: res.File, mount: dir.mount, path: name, entries: res.Entries, listed: res.File == nil,
+		host: res.host(), mount: dir.mount, path: name,
 		read: op.Read || !op.Write, write: op.Write, dropped: dir.below, below: dir.below,
 	}
 	if f.kind == typeDirectory {
@@ -236,10 +233,13 @@ func (s *System) openDir(f *file) Errno {
 		return Success
 	}
 	res := s.cfg.Mounts.Do(PathOp{Kind: OpOpen, Mount: f.mount, Path: f.path, NewMount: f.mount, Directory: true, Follow: true})
-	if res.Errno == Success {
-		f.host, f.entries, f.listed = res.File, res.Entries, res.File == nil
+	if res.Errno != Success {
+		return res.Errno
 	}
-	return res.Errno
+	if f.host = res.host(); f.host != nil {
+		return Success
+	}
+	return s.keepEntries(f, res.Entries)
 }
 
 // fdReaddir lists a folder. The cookie is an index: "." and ".." first, then
@@ -256,16 +256,21 @@ func fdReaddir(s *System, m memory, p params) Errno {
 	if e := m.canPutU32(p.u32(4)); e != Success {
 		return e
 	}
+	cookie := p.u64(3)
+	if cookie == 0 {
+		f.listed = false // from its beginning is anew
+	}
 	if e := s.openDir(f); e != Success {
 		return e
 	}
-	cookie := p.u64(3)
-	if f.host != nil && (cookie == 0 || !f.listed) {
-		list, err := readDir(f.host, dirEntriesMost)
+	if host, ok := f.host.(*os.File); ok && !f.listed {
+		list, err := readDir(host, dirEntriesMost)
 		if err != nil {
 			return fsErrno(err)
 		}
-		f.entries, f.listed = list, true
+		if e := s.keepEntries(f, list); e != Success {
+			return e
+		}
 	}
 	n := 0
 	for i := cookie; i < uint64(len(f.entries))+2 && n < len(buf); i++ {
@@ -279,8 +284,8 @@ func (s *System) direntAt(f *file, i uint64) Dirent {
 	case 0:
 		d := Dirent{Name: ".", Kind: typeDirectory}
 		if f.host != nil {
-			if info, err := f.host.Stat(); err == nil {
-				d.Ino = statOf(info).Ino
+			if st, err := statFile(f.host); err == nil {
+				d.Ino = st.Ino
 			}
 		}
 		return d

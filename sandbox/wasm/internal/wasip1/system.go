@@ -29,6 +29,8 @@ type Config struct {
 	Args, Env []string
 	// Mounts serves the preopened folders; nil means none.
 	Mounts Mounts
+	// Private are folders of the guest's own.
+	Private []PrivateSpec
 	// Dial opens a connection; nil means no network. network is "tcp" and
 	// address is host:port, where host is a name that was looked up before, or
 	// a literal. It must watch ctx.
@@ -58,9 +60,11 @@ type System struct {
 	files []*file   // index is the descriptor; nil is free
 	free  int       // no free descriptor below this one
 	// gaveUp says that some descriptor has fewer rights than it began with.
-	gaveUp bool
-	names  lookups
-	found  [][eventSize]byte // poll's scratch space
+	gaveUp  bool
+	private *withPrivate
+	listed  int // entries of folders that descriptors hold
+	names   lookups
+	found   [][eventSize]byte // poll's scratch space
 
 	conns  atomic.Int64 // sockets with goroutines, lingering ones included
 	wg     sync.WaitGroup
@@ -90,7 +94,13 @@ func New(ctx context.Context, cfg Config) (*System, error) {
 	if cfg.MaxFiles < 3 || cfg.MaxFiles > maxFilesLimit {
 		return nil, fmt.Errorf("a limit of %d open files is not between 3 and %d", cfg.MaxFiles, maxFilesLimit)
 	}
-	s := &System{cfg: cfg, wake: make(chan struct{}, 1), timer: time.NewTimer(time.Hour), began: time.Now()}
+	if cfg.Mounts == nil {
+		cfg.Mounts = &LocalMounts{}
+	}
+	private := addPrivate(cfg.Mounts, cfg.Private)
+	cfg.Mounts = private
+	cfg.MaxFiles += len(cfg.Private) // the host's wish, not the guest's
+	s := &System{cfg: cfg, private: private, wake: make(chan struct{}, 1), timer: time.NewTimer(time.Hour), began: time.Now()}
 	s.timer.Stop()
 	s.ctx, s.stop = context.WithCancel(ctx)
 	s.done = s.ctx.Done()
@@ -105,10 +115,7 @@ func New(ctx context.Context, cfg Config) (*System, error) {
 		{kind: typeUnknown, out: s.cfg.Stdout, rights: rightsStream | rightWrite},
 		{kind: typeUnknown, out: s.cfg.Stderr, rights: rightsStream | rightWrite},
 	}
-	if err := s.preopen(); err != nil {
-		s.stop()
-		return nil, err
-	}
+	s.preopen()
 	return s, nil
 }
 
@@ -119,6 +126,10 @@ func (s *System) Stdio() (stdin, stdout, stderr *Pipe) {
 
 // Exited returns the status that the guest gave to proc_exit, once it is gone.
 func (s *System) Exited() (code uint32, ok bool) { return s.code, s.exited }
+
+// PrivatePeak is the most that the private folders held, in bytes. The guest
+// must be gone.
+func (s *System) PrivatePeak() int64 { return s.private.peak() }
 
 // Stop ends the guest at its current or next host call.
 func (s *System) Stop() { s.stop() }

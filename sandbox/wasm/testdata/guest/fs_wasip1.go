@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -37,6 +38,29 @@ func fsCommand(op string, a []string) (string, error) {
 		defer f.Close()
 		_, err = f.WriteString(a[1])
 		return "ok", err
+	case "fill": // with so many KiB
+		n, err := strconv.Atoi(a[1])
+		if err != nil {
+			return "", err
+		}
+		return "ok", os.WriteFile(a[0], make([]byte, n<<10), 0o644)
+	case "rmall":
+		return "ok", os.RemoveAll(a[0])
+	case "kept": // what an open file still holds after its name is gone
+		f, err := os.Create(a[0])
+		if err != nil {
+			return "", err
+		}
+		defer f.Close()
+		if _, err := f.WriteString(a[1]); err != nil {
+			return "", err
+		}
+		if err := os.Remove(a[0]); err != nil {
+			return "", err
+		}
+		b := make([]byte, len(a[1]))
+		_, err = f.ReadAt(b, 0)
+		return string(b), err
 	case "ls":
 		list, err := os.ReadDir(a[0])
 		var names []string

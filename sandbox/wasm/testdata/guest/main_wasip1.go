@@ -24,7 +24,15 @@ var commands = map[string]func(args []string) error{
 		wd, _ := os.Getwd()
 		return json.NewEncoder(os.Stdout).Encode(map[string]any{"args": os.Args, "env": os.Environ(), "wd": wd})
 	},
-	"spin":     spin,
+	"spin": spin,
+	"hold": func(a []string) error {
+		if err := os.WriteFile(a[0], []byte("secret"), 0o600); err != nil {
+			return err
+		}
+		ready()
+		time.Sleep(time.Hour)
+		return nil
+	},
 	"sleep":    func([]string) error { ready(); time.Sleep(time.Hour); return nil },
 	"block":    block,
 	"flood":    flood,
