@@ -172,7 +172,7 @@ func (w *withPrivate) Do(op PathOp) PathResult {
 func (w *withPrivate) peak() int64 {
 	n := int64(0)
 	for _, m := range w.private {
-		n += m.quota.peak
+		n += m.peak
 	}
 	return n
 }
