@@ -30,6 +30,9 @@ type Config struct {
 	// KeepModules is how many compiled modules stay in memory without a
 	// running sandbox, in process; 0 means 4.
 	KeepModules int
+	// Bare gives guests what their Spec says and no more: neither the private
+	// folders HOME and /tmp nor the variable HOME.
+	Bare bool
 	// Logger takes starts, ends and their causes; nil logs nothing.
 	Logger *slog.Logger
 }

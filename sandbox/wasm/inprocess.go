@@ -48,7 +48,7 @@ func (r *Runtime) startInProcess(ctx context.Context, spec sandbox.Spec, egress 
 		return nil, fmt.Errorf("%w: %w", sandbox.ErrInvalid, err)
 	}
 	life, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	cfg := withEgress(guestConfig(spec), egress)
+	cfg := withEgress(guestConfig(spec, r.cfg.Bare), egress)
 	cfg.Mounts = mounts
 	// A module's start section runs right here, so the start's own bound must
 	// be able to end it.

@@ -71,7 +71,7 @@ func (r *Runtime) startInWorker(ctx context.Context, spec sandbox.Spec, egress s
 		sb.mounts = &wasip1.LocalMounts{}
 		err = fmt.Errorf("%w: %w", sandbox.ErrInvalid, err)
 	} else {
-		err = sb.begin(ctx)
+		err = sb.begin(ctx, r.cfg.Bare)
 	}
 	if err != nil {
 		return nil, errors.Join(err, sb.free(r, false))
@@ -82,8 +82,8 @@ func (r *Runtime) startInWorker(ctx context.Context, spec sandbox.Spec, egress s
 }
 
 // begin hands the guest over to the worker and waits for it to be ready.
-func (sb *inWorker) begin(ctx context.Context) error {
-	cfg := guestConfig(sb.spec)
+func (sb *inWorker) begin(ctx context.Context, bare bool) error {
+	cfg := guestConfig(sb.spec, bare)
 	text, err := json.Marshal(guestText{toBytes(cfg.Args), toBytes(cfg.Env), toBytes(sb.mounts.Names())})
 	if err != nil {
 		return err

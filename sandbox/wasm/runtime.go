@@ -132,12 +132,15 @@ func (r *Runtime) Close(ctx context.Context) error {
 const guestHome = "/home/mcp"
 
 // guestConfig is what both tiers tell a guest about itself.
-func guestConfig(spec sandbox.Spec) wasip1.Config {
+func guestConfig(spec sandbox.Spec, bare bool) wasip1.Config {
 	cfg := wasip1.Config{Args: append([]string(nil), spec.Args...), Env: append([]string(nil), spec.Env...)}
 	// A guest counts its own descriptors only, far fewer than a process.
 	cfg.MaxFiles = int(min(spec.Limits.Files, 1<<16))
 	if spec.Dir != "" {
 		cfg.Env = append(cfg.Env, "PWD="+spec.Dir)
+	}
+	if bare {
+		return cfg
 	}
 	if !slices.ContainsFunc(cfg.Env, func(kv string) bool { return strings.HasPrefix(kv, "HOME=") }) {
 		cfg.Env = append(cfg.Env, "HOME="+guestHome)
