@@ -114,10 +114,19 @@ func image(t testing.TB, path string) sandbox.Image {
 var tiers = []sandbox.Isolation{sandbox.WASMInProcess, sandbox.WASM}
 
 // shared is one Runtime for many tests, as a server would have it.
-func newRuntime(t testing.TB) *wasm.Runtime {
+func newRuntime(t testing.TB) *wasm.Runtime { t.Helper(); return runtimeWith(t, wasm.Config{}) }
+
+// newBareRuntime is for guests that compare all that they are given.
+func newBareRuntime(t testing.TB) *wasm.Runtime {
 	t.Helper()
-	log := slog.New(slog.NewTextHandler(testWriter{t}, nil))
-	r, err := wasm.New(wasm.Config{CacheDir: built.cache, WorkerCommand: []string{"/proc/self/exe"}, Logger: log})
+	return runtimeWith(t, wasm.Config{Bare: true})
+}
+
+func runtimeWith(t testing.TB, cfg wasm.Config) *wasm.Runtime {
+	t.Helper()
+	cfg.Logger = slog.New(slog.NewTextHandler(testWriter{t}, nil))
+	cfg.CacheDir, cfg.WorkerCommand = built.cache, []string{"/proc/self/exe"}
+	r, err := wasm.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

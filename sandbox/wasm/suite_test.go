@@ -183,7 +183,7 @@ func TestWASISuite(t *testing.T) {
 	if len(cases) < 50 {
 		t.Fatalf("only %d modules in %s", len(cases), dir)
 	}
-	r := newRuntime(t)
+	r := newBareRuntime(t)
 	passed := map[string]int{}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
