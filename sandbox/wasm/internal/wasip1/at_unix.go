@@ -23,7 +23,8 @@ func renameIn(root *os.Root, from, to string) error {
 // setLinkTimes sets the times of a symbolic link itself, in nanoseconds since
 // 1970.
 func setLinkTimes(root *os.Root, name string, atim, mtim int64) error {
-	return inParent(root, name, func(dir int, name string) error {
+	// With a slash at its end the kernel would follow the link, and out.
+	return inParent(root, strings.TrimRight(name, "/"), func(dir int, name string) error {
 		times := []unix.Timespec{unix.NsecToTimespec(atim), unix.NsecToTimespec(mtim)}
 		return unix.UtimesNanoAt(dir, name, times, unix.AT_SYMLINK_NOFOLLOW)
 	})
