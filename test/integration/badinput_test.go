@@ -153,9 +153,11 @@ func (w badWorld) cases() []badInput {
 		{"unknown command below another", []string{"policy", "chekc"}, nil, usage, []string{`"chekc"`, "sandboxd policy --help"}},
 		{"too many arguments", []string{"policy", "show", "none", "registries"}, nil, usage, []string{"at most 1", "sandboxd policy show"}},
 		{"unknown flag", run("--polcy", "none", "--", "npx", "-y", "x"), nil, usage, []string{"--polcy", "sandboxd run --help"}},
-		{"docker", run("--", "docker", "run", "-i", "mcp/git"), nil, usage, []string{`"docker"`, "container images are not taken yet", "npx -y PACKAGE"}},
-		{"uvx", run("--", "uvx", "mcp-server-git"), nil, usage, []string{`"uvx"`, "Python servers are not built yet"}},
-		{"node", run("--", "node", "server.js"), nil, usage, []string{`"node"`, "script of this host"}},
+		{"docker that gives the host away", run("--", "docker", "run", "--privileged", "mcp/git"), nil, usage, []string{"--privileged", "leave it out"}},
+		{"docker with the host's socket", run("--", "docker", "run", "-v", "/var/run/docker.sock:/s", "mcp/git"), nil, usage, []string{"docker.sock", "allow_local_endpoint"}},
+		{"uvx of nothing", run("--", "uvx"), nil, usage, []string{"uvx: no command to run", "uvx PACKAGE"}},
+		{"uvx of a folder", run("--", "uvx", "--with-editable", ".", "x"), nil, usage, []string{"--with-editable", "leave it out"}},
+		{"node of nothing", run("--", "node", "server.js"), nil, usage, []string{`"server.js"`, "check the path"}},
 		{"no package's name", run("--", "npx", "-y", "not a name!"), nil, usage, []string{"not a name!"}},
 
 		{"wrong policy key", append(run("--policy", "./key.yaml"), npx...), nil, usage, []string{"key.yaml:3:3: egress: unknown key \"alow\"", "did you mean allow?"}},
@@ -188,9 +190,10 @@ func (w badWorld) cases() []badInput {
 		{"module with nothing in it", run("--", "./empty.wasm"), nil, failure, []string{"empty", "no memory"}},
 		{"module in a container", run("--isolation", "container", "--", "./empty.wasm"), nil, usage, []string{"--isolation wasm"}},
 
-		{"unknown package", run("--", "npx", "-y", "no-such-package"), npm, failure, []string{"no-such-package not found", "check its name"}},
-		{"unknown version", run("--", "npx", "-y", "no-program@2"), npm, failure, []string{"no-program@2", "npm view no-program versions"}},
-		{"package without a program", run("--", "npx", "-y", "no-program"), npm, failure, []string{"no-program has no command to run"}},
+		// Outside a sandbox the package is asked for before Node.
+		{"unknown package", run("--build-unsandboxed", "--", "npx", "-y", "no-such-package"), npm, failure, []string{"no-such-package not found", "check its name"}},
+		{"unknown version", run("--build-unsandboxed", "--", "npx", "-y", "no-program@2"), npm, failure, []string{"no-program@2", "npm view no-program versions"}},
+		{"package without a program", run("--build-unsandboxed", "--", "npx", "-y", "no-program"), npm, failure, []string{"no-program has no command to run"}},
 
 		{"engine without root", []string{"engine"}, nil, failure, []string{"needs root", "sudo sandboxd engine"}},
 	}
