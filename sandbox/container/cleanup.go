@@ -16,10 +16,18 @@ type cleanup struct {
 type step struct {
 	what string
 	undo func(context.Context) error
+	last bool
 }
 
 func (c *cleanup) add(what string, undo func(context.Context) error) {
-	c.steps = append(c.steps, step{what, undo})
+	c.steps = append(c.steps, step{what: what, undo: undo})
+}
+
+// release adds a step that gives back what others may then have, or forget. It
+// is taken only when all steps that were added after it have been: while
+// processes of a box may be left, their ids are nobody else's.
+func (c *cleanup) release(what string, undo func(context.Context) error) {
+	c.steps = append(c.steps, step{what: what, undo: undo, last: true})
 }
 
 // run undoes everything, last first, and returns what failed.
@@ -28,6 +36,10 @@ func (c *cleanup) run(ctx context.Context) error {
 	var left []step
 	for i := len(c.steps) - 1; i >= 0; i-- {
 		s := c.steps[i]
+		if s.last && len(errs) > 0 {
+			left = append([]step{s}, left...)
+			continue
+		}
 		if err := s.undo(ctx); err != nil {
 			errs = append(errs, &leftoverError{what: s.what, err: err})
 			left = append([]step{s}, left...)

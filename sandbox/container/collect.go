@@ -142,7 +142,11 @@ func (h *host) shimOf(file string) string {
 	for i, a := range args[:len(args)-1] {
 		switch a {
 		case "-id":
-			id = h.idRE.FindString(args[i+1])
+			// All of it: another instance's name may begin, or end, as this one's
+			// boxes do.
+			if h.idRE.FindString(args[i+1]) == args[i+1] {
+				id = args[i+1]
+			}
 		case "-namespace":
 			ours[a] = args[i+1] == h.cfg.Namespace
 		case "-address":

@@ -31,7 +31,7 @@ func engine(args []string) int {
 	h, err := New(Config{
 		Address: address, StateDir: state, Instance: instance, Init: initPath, Runc: filepath.Join(parts, "runc"),
 		Runsc: filepath.Join(parts, "runsc"), Shim: filepath.Join(parts, "containerd-shim-runc-v2"), Logger: slog.New(slog.DiscardHandler),
-		Keeper: mode != "once",
+		Keeper: mode != "once", Ahead: mode != "once",
 	})
 	if err != nil {
 		fmt.Println(err)
@@ -134,6 +134,7 @@ func TestCollectAfterACrash(t *testing.T) {
 		t.Fatalf("the crash left only %+v", left)
 	}
 	others := lostShim(t, h, "sb-"+instance+"0-0123456789abcdef")
+	alike := lostShim(t, h, "sb-"+instance+"-0123456789abcdef-0123456789abcdef")
 	lost := lostShim(t, h, "sb-"+instance+"-0123456789abcdef")
 	if err := h.Collect(t.Context()); err != nil {
 		t.Fatal(err)
@@ -141,11 +142,13 @@ func TestCollectAfterACrash(t *testing.T) {
 	if err := lost.Wait(); err == nil || lost.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 		t.Errorf("the lost shim: %v", err)
 	}
-	if err := others.Process.Signal(syscall.Signal(0)); err != nil {
-		t.Errorf("another's shim: %v", err)
+	for _, other := range []*exec.Cmd{others, alike} {
+		// Its own end, since one that was killed keeps its number until then.
+		_ = other.Process.Signal(syscall.SIGUSR1)
+		if _ = other.Wait(); other.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGUSR1 {
+			t.Errorf("another's shim %v: %v", other.Args, other.ProcessState)
+		}
 	}
-	_ = others.Process.Kill()
-	_ = others.Wait()
 	before.compare(t, h)
 	if got := neighbour.must("cwd"); got != guestHome {
 		t.Errorf("the neighbour says %q", got)

@@ -35,14 +35,20 @@ func (h *host) create(ctx context.Context, b *box, p plan) error {
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), callBound)
 	defer cancel()
 	image := p.spec.Image.Digest
+	h.use(image)
 	l, err := h.lower(ctx, image)
 	if err != nil {
 		return err
 	}
 	b.cleanup.add("container", func(ctx context.Context) error { return h.removeContainer(ctx, b.id, b.group) })
-	// From here on the container's record holds the layers.
 	c, err := h.record(call, b.id, l.snapshot, p)
 	if err = either(err, ctx.Err()); err != nil {
+		return err
+	}
+	// The container's record holds the layers, if the image did until now. Had
+	// it gone before, containerd may be about to remove their folders.
+	if _, err := h.image(ctx, image); err != nil {
+		h.forgetLayers(image)
 		return err
 	}
 	root, err := mountRootfs(l, p.kit, h.boxDir(b.id))

@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-var errNoIDs = errors.New("container: every user-id range is in use")
+var errNoIDs = errors.New("container: every user-id range is in use: end sandboxes, or give the engine more ranges")
 
 // idPool hands out disjoint ranges of host ids, so that no two sandboxes, and
 // no sandbox and the host, share an owner of files or processes.

@@ -49,6 +49,7 @@ func (h *host) HasImage(ctx context.Context, dgst string) (bool, error) {
 		return false, fmt.Errorf("container: look up image: %w", err)
 	}
 	if h.known(dgst) {
+		h.use(dgst)
 		return true, nil
 	}
 	ok, err := img.IsUnpacked(ctx, snapshotter)

@@ -82,7 +82,11 @@ func (k *keeper) spawn() (*exec.Cmd, error) {
 	for id := range k.ids {
 		k.tell("+" + id)
 	}
-	return cmd, nil
+	if k.closed { // meanwhile; nobody else would let it end
+		err = k.pipe.Close()
+		k.pipe = nil
+	}
+	return cmd, err
 }
 
 // watch waits for the keeper, and starts another where it ended too early.
@@ -163,9 +167,12 @@ func (k *keeper) close() error {
 		err = k.pipe.Close()
 		k.pipe = nil
 	}
-	process := k.process
 	k.mu.Unlock()
-	late := time.AfterFunc(2*keeperBound, func() { _ = process.Kill() })
+	late := time.AfterFunc(2*keeperBound, func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		_ = k.process.Kill()
+	})
 	defer late.Stop()
 	<-k.done
 	return errors.Join(err, k.lock.Close())

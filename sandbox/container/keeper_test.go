@@ -127,3 +127,22 @@ func TestKeeperTakesNothingElse(t *testing.T) {
 		t.Errorf("exit %+v", e)
 	}
 }
+
+// TestKeeperClosesWhileItIsReplaced: a successor that is started just as the
+// engine closes ends, too.
+func TestKeeperClosesWhileItIsReplaced(t *testing.T) {
+	h := newHost(t, func(c *Config) { c.Keeper = true })
+	k := &keeper{
+		instance: instance, lock: h.keeper.lock, log: h.cfg.Logger,
+		ids: map[string]bool{"sb-" + instance + "-0123456789abcdef": true}, closed: true,
+	}
+	cmd, err := k.spawn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	late := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	defer late.Stop()
+	if err := cmd.Wait(); err != nil || k.pipe != nil {
+		t.Errorf("the successor: %v, its pipe is open: %v", err, k.pipe != nil)
+	}
+}

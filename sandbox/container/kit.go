@@ -53,6 +53,22 @@ func (s *kits) take(gateway bool) (*kit, error) {
 		close(k.taken)
 		return k, nil
 	}
+	k, err := s.make(gateway)
+	if !errors.Is(err, errNoIDs) {
+		return k, err
+	}
+	// One of the other kind may hold the last ids, and nobody waits for it.
+	s.mu.Lock()
+	spare := s.ready[!gateway]
+	delete(s.ready, !gateway)
+	s.mu.Unlock()
+	if spare == nil {
+		return nil, err
+	}
+	close(spare.taken)
+	if err := s.discard(spare); err != nil {
+		return nil, err
+	}
 	return s.make(gateway)
 }
 
@@ -110,7 +126,9 @@ func (s *kits) expire(gateway bool, k *kit) {
 	defer s.mu.Unlock()
 	if s.ready[gateway] == k {
 		delete(s.ready, gateway)
-		s.errs = append(s.errs, s.discard(k))
+		if err := s.discard(k); err != nil {
+			s.errs = append(s.errs, err)
+		}
 	}
 }
 

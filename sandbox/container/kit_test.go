@@ -3,6 +3,8 @@
 package container
 
 import (
+	"context"
+	"errors"
 	"os"
 	"testing"
 	"time"
@@ -97,4 +99,45 @@ func open(t *testing.T) int {
 		t.Fatal(err)
 	}
 	return len(fds)
+}
+
+// TestAKitIsNotInTheWay: ids that a kit of the other kind holds are had by
+// whoever needs them.
+func TestAKitIsNotInTheWay(t *testing.T) {
+	need(t)
+	s := newKits(newIDPool(defaultIDBase, 1), true)
+	s.refill(true)
+	s.await(t, true)
+	k, err := s.take(false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.take(true); !errors.Is(err, errNoIDs) {
+		t.Errorf("one range was given twice: %v", err)
+	}
+	if err := errors.Join(s.discard(k), s.close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestIDsAreKeptWithWhatIsLeft: what others may have next is given back only
+// when all of the box is gone.
+func TestIDsAreKeptWithWhatIsLeft(t *testing.T) {
+	var c cleanup
+	stuck, given := true, 0
+	c.release("ids", func(context.Context) error { given++; return nil })
+	c.add("folder", func(context.Context) error { return nil })
+	c.add("cgroup", func(context.Context) error {
+		if stuck {
+			return errors.New("a process is left")
+		}
+		return nil
+	})
+	if err := c.run(t.Context()); err == nil || given != 0 {
+		t.Errorf("with a process left: %v, given %d times", err, given)
+	}
+	stuck = false
+	if err := c.run(t.Context()); err != nil || given != 1 || len(c.steps) != 0 {
+		t.Errorf("then: %v, given %d times, %d steps left", err, given, len(c.steps))
+	}
 }

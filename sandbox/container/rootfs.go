@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
@@ -32,21 +33,18 @@ const maxMountData = 4095
 
 // lower finds the folders of an image's layers, the topmost first, and the name
 // of the topmost's snapshot, which holds the others. Where an image has been
-// used before, containerd is only asked whether it is still there: a layer's
-// folder is never another layer's.
+// used before, containerd is not asked: a layer's folder is never another
+// layer's, and whether the image is there still, the caller looks for.
 func (h *host) lower(ctx context.Context, dgst string) (layers, error) {
-	img, err := h.cl.GetImage(ctx, imageName(dgst))
-	if errdefs.IsNotFound(err) {
-		return layers{}, fmt.Errorf("%w: image %s has not been imported", sandbox.ErrInvalid, dgst)
-	}
-	if err != nil {
-		return layers{}, err
-	}
 	h.mu.Lock()
 	known, ok := h.layers[dgst]
 	h.mu.Unlock()
 	if ok {
 		return known, nil
+	}
+	img, err := h.image(ctx, dgst)
+	if err != nil {
+		return layers{}, err
 	}
 	diffs, err := img.RootFS(ctx)
 	if err != nil {
@@ -60,6 +58,15 @@ func (h *host) lower(ctx context.Context, dgst string) (layers, error) {
 	defer h.mu.Unlock()
 	h.layers[dgst] = l
 	return l, nil
+}
+
+// image is an image's record, which has to be there.
+func (h *host) image(ctx context.Context, dgst string) (client.Image, error) {
+	img, err := h.cl.GetImage(ctx, imageName(dgst))
+	if errdefs.IsNotFound(err) {
+		return nil, fmt.Errorf("%w: image %s is not here (any more): import it", sandbox.ErrInvalid, dgst)
+	}
+	return img, err
 }
 
 // layers are an image's, as they lie on the disk.

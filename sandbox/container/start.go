@@ -112,7 +112,7 @@ func (h *host) newBox(req Request) (*box, error) {
 		return nil, err
 	}
 	h.keeper.begin(b.id)
-	b.cleanup.add("keeper's entry", func(context.Context) error { h.keeper.end(b.id); return nil })
+	b.cleanup.release("keeper's entry", func(context.Context) error { h.keeper.end(b.id); return nil })
 	return b, nil
 }
 
@@ -136,7 +136,7 @@ func (h *host) prepare(b *box, req Request, files *Files) (plan, error) {
 		return plan{}, err
 	}
 	b.net = k.net
-	b.cleanup.add("ids", func(context.Context) error { h.kits.ids.give(k.ids); return nil })
+	b.cleanup.release("ids", func(context.Context) error { h.kits.ids.give(k.ids); return nil })
 	b.cleanup.add("network", func(context.Context) error { return errors.Join(k.mapped(), k.net.close()) })
 	dir := h.boxDir(b.id)
 	if err := os.Mkdir(dir, 0o700); err != nil {

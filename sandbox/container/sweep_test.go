@@ -11,6 +11,7 @@ import (
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 )
@@ -120,4 +121,26 @@ func TestImageGoesUnderABox(t *testing.T) {
 	} else if !errors.Is(err, sandbox.ErrInvalid) {
 		t.Errorf("start: %v", err)
 	}
+}
+
+// TestImageGoesUnderAStart: an image that is removed after its layers were
+// found, and before the container's record holds them, is not started from
+// folders that containerd may be removing.
+func TestImageGoesUnderAStart(t *testing.T) {
+	h := newHost(t)
+	start(t, h, request()) // which has the layers known
+	h.loosen = func(*specs.Spec) {
+		if err := h.cl.ImageService().Delete(h.ctx(t.Context()), imageName(lab.digest)); err != nil {
+			t.Error(err)
+		}
+	}
+	req := request()
+	if _, _, err := h.Start(t.Context(), req); !errors.Is(err, sandbox.ErrInvalid) {
+		t.Errorf("start: %v", err)
+	}
+	h.loosen = nil
+	if err := h.Import(t.Context(), lab.digest, bytes.NewReader(lab.archive)); err != nil {
+		t.Fatal(err)
+	}
+	start(t, h, request()).must("cwd")
 }
