@@ -15,6 +15,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"syscall"
 )
 
 // Bounds of one package that is fetched here, in bytes: Node's own is the
@@ -29,6 +30,14 @@ const (
 type npmPin struct {
 	name, version string
 	integrity     string // sha512-…; empty means: what the registry promises
+}
+
+// brokenOff tells a full disk from a registry that stopped sending.
+func brokenOff(err error, name string) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return fail(ErrTool, "no space left on the disk while fetching "+name, "free some, or move the cache folder with SANDBOXD_CACHE")
+	}
+	return fail(ErrNetwork, "the configured npm registry broke off while it sent "+name, "try again")
 }
 
 // fetchPinned fetches a package without npm, which it may be the first part
@@ -61,7 +70,7 @@ func (b *Builder) fetchPinned(ctx context.Context, w *work, pin npmPin, dir stri
 		return "", context.Cause(ctx)
 	}
 	if err != nil {
-		return "", fail(ErrNetwork, "the configured npm registry broke off while it sent "+pin.name, "try again")
+		return "", brokenOff(err, pin.name)
 	}
 	if got := "sha512-" + base64.StdEncoding.EncodeToString(sum.Sum(nil)); n > maxTarball || got != want {
 		return "", fail(ErrRefused, "the registry's tarball of "+pin.name+"@"+pin.version+" does not have the pinned hash", "do not use that registry until you know why")
