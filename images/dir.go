@@ -37,18 +37,18 @@ func (b *Builder) makeDir(ctx context.Context, w *work, ref Ref, lock *Lock) (pr
 	if err != nil {
 		return product{}, err
 	}
-	f, err := root.Open(file)
+	info, err := root.Stat(file) // first: to open a pipe is to wait for its other end
 	if err != nil {
 		return product{}, fail(ErrRefused, "the folder has no file "+quoted(file)+" to start", "name it: dir:FOLDER#FILE")
-	}
-	defer f.Close() //nolint:errcheck // only read from
-	info, err := f.Stat()
-	if err != nil {
-		return product{}, err
 	}
 	if !info.Mode().IsRegular() {
 		return product{}, fail(ErrRefused, quoted(file)+" is not a file", "name the file that starts the server: dir:FOLDER#FILE")
 	}
+	f, err := root.Open(file)
+	if err != nil {
+		return product{}, fail(ErrRefused, "the file "+quoted(file)+" cannot be read", "see its permissions")
+	}
+	defer f.Close() //nolint:errcheck // only read from
 	done := b.step("package", "packing the folder "+filepath.Base(ref.Name))
 	p := product{name: filepath.Base(ref.Name), version: "0", env: imageEnv(), dir: userHome}
 	full := path.Join(appDir, file)
@@ -72,8 +72,12 @@ func (b *Builder) makeDir(ctx context.Context, w *work, ref Ref, lock *Lock) (pr
 // leftBehind are names that no sealed folder holds: history, and the files
 // where people keep secrets.
 func leftBehind(name string) bool {
-	base := path.Base(name)
-	return base == ".git" || base == ".env" || strings.HasPrefix(base, ".env.") || base == ".npmrc" || base == ".pypirc" || base == ".netrc" || base == ".venv"
+	switch base := path.Base(name); base {
+	case ".git", ".venv", ".env", ".envrc", ".npmrc", ".yarnrc.yml", ".pypirc", ".netrc", ".git-credentials":
+		return true
+	default:
+		return strings.HasPrefix(base, ".env.")
+	}
 }
 
 func (b *Builder) packFolder(ctx context.Context, w *work, dir string) (blob, error) {

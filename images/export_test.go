@@ -280,3 +280,71 @@ func TestPreviewShowsAndChangesNothing(t *testing.T) {
 		t.Errorf("with itself: %v", got)
 	}
 }
+
+// An archive whose hashes are all right can still hold a layer that sandboxd
+// would never have made.
+func TestHostileLayersOfArchives(t *testing.T) {
+	r := newRegistry(t, server("one", "1.0.0"))
+	b := r.builder(t)
+	img := build(t, b, "npm:one")
+	for name, h := range map[string]tar.Header{
+		"device":           {Typeflag: tar.TypeBlock, Name: "app/sda", Devmajor: 8},
+		"pipe":             {Typeflag: tar.TypeFifo, Name: "app/p"},
+		"set-uid":          {Typeflag: tar.TypeReg, Name: "app/su", Mode: 0o4755},
+		"sticky file":      {Typeflag: tar.TypeReg, Name: "app/x", Mode: 0o1755},
+		"set-gid folder":   {Typeflag: tar.TypeDir, Name: "app/d/", Mode: 0o2755},
+		"another's file":   {Typeflag: tar.TypeReg, Name: "app/x", Uid: 1000, Gid: 1000},
+		"another group's":  {Typeflag: tar.TypeReg, Name: "app/x", Gid: 42},
+		"climbing":         {Typeflag: tar.TypeReg, Name: "app/../../x"},
+		"absolute":         {Typeflag: tar.TypeReg, Name: "/etc/x"},
+		"hard link out":    {Typeflag: tar.TypeLink, Name: "app/l", Linkname: "../../etc/shadow"},
+		"absolute link":    {Typeflag: tar.TypeLink, Name: "app/l", Linkname: "/etc/shadow"},
+		"whiteout":         {Typeflag: tar.TypeReg, Name: "etc/.wh.passwd"},
+		"opaque":           {Typeflag: tar.TypeReg, Name: "etc/.wh..wh..opq"},
+		"capabilities":     {Typeflag: tar.TypeReg, Name: "app/x", PAXRecords: map[string]string{"SCHILY.xattr.security.capability": "x"}},
+		"overlay's marker": {Typeflag: tar.TypeDir, Name: "etc/", PAXRecords: map[string]string{"SCHILY.xattr.trusted.overlay.opaque": "y"}},
+		"path too long":    {Typeflag: tar.TypeReg, Name: "app/" + strings.Repeat("x/", 4096)[:8191]},
+	} {
+		t.Run(name, func(t *testing.T) {
+			there := must(t)(New(r.config(t, t.TempDir())))
+			_, err := there.Import(t.Context(), bytes.NewReader(sealedWith(t, b, img, repacked(t, nil, h))), ImportOptions{})
+			if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "a layer in it holds") {
+				t.Errorf("got %v", err)
+			}
+			if all, err := there.List(); err != nil || len(all) != 0 {
+				t.Errorf("%d images were kept, %v", len(all), err)
+			}
+			wantClean(t, there)
+		})
+	}
+	there := must(t)(New(r.config(t, t.TempDir())))
+	good := sealedWith(t, b, img, repacked(t, nil, tar.Header{Typeflag: tar.TypeDir, Name: "home/mcp/", Mode: 0o700, Uid: userID, Gid: userID}))
+	if _, err := there.Import(t.Context(), bytes.NewReader(good), ImportOptions{}); err != nil {
+		t.Errorf("a layer of sandboxd's form was refused: %v", err)
+	}
+}
+
+// sealedWith exports an image that is like img, with this as its only layer.
+func sealedWith(t *testing.T, b *Builder, img Image, layer []byte) []byte {
+	t.Helper()
+	w, err := newWork(t.Context(), b.st.path("tmp"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	only, err := b.st.putBlob(w, layer)
+	if err == nil {
+		err = b.seal(t.Context(), w, img.Ref, b.key(img.Ref), nil, product{
+			name: img.Lock.Name, version: img.Lock.Version, integrity: img.Lock.Integrity, layers: []blob{only},
+			debs: img.Lock.Base, node: img.Lock.Node, entry: img.Entrypoint, env: img.Env, dir: img.Dir,
+			pin: func(l *Lock) { l.NPM = img.Lock.NPM },
+		})
+	}
+	if err := errors.Join(err, w.close()); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := b.Export(t.Context(), &out, img.Ref); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}

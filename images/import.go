@@ -35,7 +35,8 @@ type ImportOptions struct {
 
 // Import takes in an archive that Export wrote, here or elsewhere, and returns
 // its images. Every part is held to its digest, every image to the lock that it
-// came with; nothing in it decides where anything is written. Nothing is kept
+// came with, every layer to what sandboxd puts into layers: no device, no
+// set-uid bit, no path that climbs. Nothing in it decides where it is written. Nothing is kept
 // before everything was checked. It errs with ErrRefused for what is no such
 // archive.
 func (b *Builder) Import(ctx context.Context, from io.Reader, o ImportOptions) ([]Image, error) {
@@ -81,6 +82,9 @@ func (im *importer) run(ctx context.Context, from io.Reader, o ImportOptions) ([
 	}
 	list, err := im.images()
 	if err != nil {
+		return nil, err
+	}
+	if err := im.layers(ctx, list); err != nil {
 		return nil, err
 	}
 	var out []Image
@@ -294,7 +298,7 @@ func (in *incoming) hold(b *Builder, said map[string][]byte) error {
 	if err != nil {
 		return err
 	}
-	if in.lock.Digest != in.rec.Digest || ref.String() != in.rec.Ref.String() && ref.Name != in.rec.Ref.Name {
+	if in.lock.Digest != in.rec.Digest || ref.Kind != in.rec.Ref.Kind || ref.String() != in.rec.Ref.String() && ref.Name != in.rec.Ref.Name {
 		return bad("has the version lock of another one")
 	}
 	in.lockRaw = said[lockType]

@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -152,6 +153,9 @@ func TestHostileContainerImages(t *testing.T) {
 	}{
 		"link to none": {ociImage(t, tarLayer(t, tar.Header{Name: "l", Typeflag: tar.TypeLink, Linkname: "etc/shadow"})), "hard link to nothing"},
 		"huge":         {ociImage(t, bombLayer(t, huge, 4<<20)), "unpacks to over"},
+		"long path":    {ociImage(t, tarLayer(t, tar.Header{Name: strings.Repeat("x", maxPath+1)})), "longer than any"},
+		// Of a file that an upper layer deletes, nothing gets into the image.
+		"huge and deleted": {ociImage(t, bombLayer(t, huge, 4<<20), tarLayer(t, tar.Header{Name: ".wh.huge"})), "layers unpack to more"},
 		"platform": {func() gcr.Image {
 			i := ociImage(t, tarLayer(t, tar.Header{Name: "srv"}))
 			out, _ := mutate.ConfigFile(i, withLayers(t, i, &gcr.ConfigFile{OS: "linux", Architecture: "s390x"}))
@@ -375,6 +379,11 @@ func TestHostileWheels(t *testing.T) {
 			}
 		})
 	}
+	for from, want := range map[string]string{"a-1.data/scripts": "", "a-1.data/data": "", "a-1.data/purelib": "", "a-1.data/headers/x": "", "a-1.data/scripts/x": "app/bin/x", "a/b.py": "site/a/b.py"} {
+		if got := (&unpacker{site: "site"}).place(from); got != want {
+			t.Errorf("%s goes to %q, want %q", from, got, want)
+		}
+	}
 	// A lock that names other hashes.
 	dir := t.TempDir()
 	writeWheel(t, dir, "a-1-py3-none-any.whl", meta)
@@ -393,4 +402,19 @@ func TestNothingIsFetchedWithoutASandbox(t *testing.T) {
 		}
 	}
 	wantClean(t, b)
+}
+
+// A pipe blocks whoever opens it: neither a folder's program nor an image on
+// the disk may be one.
+func TestPipesAreNotOpened(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mkfifo(filepath.Join(dir, "index.js"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, ref := range []string{"dir:" + dir + "#index.js", "oci:" + filepath.Join(dir, "index.js")} {
+		_, err := plainBuilder(t, nil).Build(t.Context(), parse(t, ref))
+		if !errors.Is(err, ErrRefused) {
+			t.Errorf("%s: %v", ref, err)
+		}
+	}
 }

@@ -113,6 +113,9 @@ func openLocalOCI(file string) (gcr.Image, error) {
 	bad := func(err error) error {
 		return fail(ErrRefused, quoted(file)+" is no readable image: "+quoted(err.Error()), "give an OCI layout's folder, or what docker save wrote")
 	}
+	if !info.IsDir() && !info.Mode().IsRegular() {
+		return nil, bad(errors.New("it is neither a folder nor a file"))
+	}
 	if !info.IsDir() {
 		img, err := tarball.ImageFromPath(file, nil)
 		if err != nil {
@@ -181,7 +184,7 @@ func ociEnv(env []string) ([]string, error) {
 // flatten writes what the image's layers come to as one layer. What a sandbox
 // has no use for is left out: devices, owners, set-uid bits.
 func (b *Builder) flatten(ctx context.Context, w *work, img gcr.Image) (blob, error) {
-	stream := mutate.Extract(img)
+	stream := mutate.Extract(&boundedImage{Image: img, left: 2 * b.cfg.MaxBytes})
 	defer stream.Close() //nolint:errcheck // only read from
 	file := filepath.Join(w.dir, "layer")
 	l, err := newLayer(file)
@@ -189,7 +192,13 @@ func (b *Builder) flatten(ctx context.Context, w *work, img gcr.Image) (blob, er
 		return blob{}, err
 	}
 	f := flattener{l: l, most: b.cfg.MaxBytes, seen: map[string]byte{}}
-	if err := f.copy(ctx, tar.NewReader(stream)); err != nil {
+	err = f.copy(ctx, tar.NewReader(stream))
+	if err == nil {
+		// The library ends its archive in good order even where a layer was not
+		// what its digest says; it tells only whoever reads on.
+		_, err = io.Copy(io.Discard, stream)
+	}
+	if err != nil {
 		l.abandon()
 		return blob{}, err
 	}
@@ -198,6 +207,51 @@ func (b *Builder) flatten(ctx context.Context, w *work, img gcr.Image) (blob, er
 		return blob{}, err
 	}
 	return layer, b.st.adopt(file, layer)
+}
+
+// maxPath is the longest path that Linux takes, in bytes.
+const maxPath = 4096
+
+// boundedImage bounds what all layers unpack to, with what whiteouts and upper
+// layers hide, and what is left out: little of a bomb need ever get into the
+// image.
+type boundedImage struct {
+	gcr.Image
+	left int64
+}
+
+// Layers are the image's, each counted while it is read.
+func (i *boundedImage) Layers() ([]gcr.Layer, error) {
+	layers, err := i.Image.Layers()
+	out := make([]gcr.Layer, len(layers))
+	for n, l := range layers {
+		out[n] = boundedLayer{l, i}
+	}
+	return out, err
+}
+
+type boundedLayer struct {
+	gcr.Layer
+	image *boundedImage
+}
+
+// Uncompressed is the layer's tar.
+func (l boundedLayer) Uncompressed() (io.ReadCloser, error) {
+	r, err := l.Layer.Uncompressed()
+	return boundedReader{r, l.image}, err
+}
+
+type boundedReader struct {
+	io.ReadCloser
+	image *boundedImage
+}
+
+func (r boundedReader) Read(p []byte) (int, error) {
+	n, err := r.ReadCloser.Read(p)
+	if r.image.left -= int64(n); r.image.left < 0 {
+		return 0, fail(ErrRefused, "the image's layers unpack to more than twice what an image may hold", "raise the bound if you trust it")
+	}
+	return n, err
 }
 
 type flattener struct {
@@ -221,6 +275,9 @@ func (f *flattener) copy(ctx context.Context, t *tar.Reader) error {
 		}
 		if err != nil {
 			return err
+		}
+		if len(h.Name) > maxPath || len(h.Linkname) > maxPath {
+			return fail(ErrRefused, "the image holds a path that is longer than any file system takes: "+quoted(h.Name), "")
 		}
 		p := path.Clean("/" + h.Name)[1:]
 		if p == "" || f.seen[p] != 0 {

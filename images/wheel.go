@@ -163,6 +163,9 @@ func (u *unpacker) place(name string) string {
 		return path.Join(u.site, name)
 	}
 	scheme, rest, _ := strings.Cut(rest, "/")
+	if rest == "" {
+		return "" // a file in the place of a scheme's folder
+	}
 	switch scheme {
 	case "purelib", "platlib":
 		return path.Join(u.site, rest)
