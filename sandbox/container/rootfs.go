@@ -33,18 +33,18 @@ const maxMountData = 4095
 
 // lower finds the folders of an image's layers, the topmost first, and the name
 // of the topmost's snapshot, which holds the others. Where an image has been
-// used before, containerd is not asked: a layer's folder is never another
-// layer's, and whether the image is there still, the caller looks for.
+// used before, containerd is only asked whether it is still there, while there is
+// nothing to undo yet: a layer's folder is never another layer's.
 func (h *host) lower(ctx context.Context, dgst string) (layers, error) {
+	img, err := h.image(ctx, dgst)
+	if err != nil {
+		return layers{}, err
+	}
 	h.mu.Lock()
 	known, ok := h.layers[dgst]
 	h.mu.Unlock()
 	if ok {
 		return known, nil
-	}
-	img, err := h.image(ctx, dgst)
-	if err != nil {
-		return layers{}, err
 	}
 	diffs, err := img.RootFS(ctx)
 	if err != nil {
