@@ -66,6 +66,20 @@ static const char *files(char *why, size_t size) {
   return "all is as it should be";
 }
 
+// count is how often it was called in this instance, and in this /tmp.
+static void count(char *text, size_t size) {
+  static int calls;
+  int kept = 0;
+  FILE *f = fopen("/tmp/calls", "r");
+  if (f) {
+    if (fscanf(f, "%d", &kept) != 1) kept = -1;
+    fclose(f);
+  }
+  f = fopen("/tmp/calls", "w");
+  if (!f || fprintf(f, "%d", ++kept) < 0 || fclose(f) != 0) kept = -1;
+  snprintf(text, size, "\"%d %d\"", ++calls, kept);
+}
+
 int main(void) {
   static char line[1 << 16], id[64], method[64], text[1 << 15], tool[64], out[1 << 16], why[256];
   while (fgets(line, sizeof line, stdin)) {
@@ -75,10 +89,12 @@ int main(void) {
     if (!strcmp(method, "\"initialize\"")) {
       answer(id, "{\"protocolVersion\":\"2025-06-18\",\"capabilities\":{\"tools\":{}},\"serverInfo\":{\"name\":\"c\",\"version\":\"1\"}}");
     } else if (!strcmp(method, "\"tools/list\"")) {
-      answer(id, "{\"tools\":[{\"name\":\"echo\",\"inputSchema\":{\"type\":\"object\"}},{\"name\":\"files\",\"inputSchema\":{\"type\":\"object\"}}]}");
+      answer(id, "{\"tools\":[{\"name\":\"echo\",\"inputSchema\":{\"type\":\"object\"}},{\"name\":\"files\",\"inputSchema\":{\"type\":\"object\"}},{\"name\":\"count\",\"inputSchema\":{\"type\":\"object\"}}]}");
     } else if (!strcmp(method, "\"tools/call\"") && member(line, "name", tool, sizeof tool)) {
       if (!strcmp(tool, "\"files\"")) {
         snprintf(text, sizeof text, "\"%s\"", files(why, sizeof why));
+      } else if (!strcmp(tool, "\"count\"")) {
+        count(text, sizeof text);
       } else if (!member(line, "text", text, sizeof text)) {
         strcpy(text, "\"\"");
       }
