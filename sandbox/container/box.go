@@ -197,7 +197,24 @@ func (b *box) terminate(ctx context.Context) error {
 	if b.gvisor {
 		return ignoreNotFound(b.task.Kill(ctx, unix.SIGTERM, client.WithKillAll))
 	}
+	b.begun(ctx)
 	return signalCgroup(b.group, unix.SIGTERM)
+}
+
+const (
+	begunBound = 2 * time.Second
+	begunEvery = 2 * time.Millisecond
+)
+
+// begun waits until the first process has started the server, which a start
+// does not wait for: the kernel gives the first process of a namespace no
+// default action, so that a TERM which only that one gets would be lost.
+func (b *box) begun(ctx context.Context) {
+	for end := time.Now().Add(min(begunBound, b.limits.StopGrace)); alone(b.group) && time.Now().Before(end); {
+		if b.gone(ctx, begunEvery) {
+			return
+		}
+	}
 }
 
 // undo removes every trace, on a context of its own. In the end the watcher

@@ -131,12 +131,20 @@ func killCgroup(ctx context.Context, group string) error {
 }
 
 // signalCgroup sends a signal to every process of the group.
-func signalCgroup(group string, sig unix.Signal) error {
-	dir := filepath.Join(cgroupRoot, group)
-	if !unified() {
-		dir = filepath.Join(cgroupRoot, "pids", group)
+func signalCgroup(group string, sig unix.Signal) error { return signalIn(procsDir(group), sig) }
+
+// procsDir is the folder of a group that lists its processes.
+func procsDir(group string) string {
+	if unified() {
+		return filepath.Join(cgroupRoot, group)
 	}
-	return signalIn(dir, sig)
+	return filepath.Join(cgroupRoot, "pids", group)
+}
+
+// alone reports whether a group has fewer than two processes.
+func alone(group string) bool {
+	b, err := os.ReadFile(filepath.Join(procsDir(group), "cgroup.procs"))
+	return err == nil && len(strings.Fields(string(b))) < 2
 }
 
 // signalIn signals every process in the group and in those below it. A group
