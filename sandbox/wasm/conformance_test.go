@@ -32,7 +32,7 @@ func TestConformance(t *testing.T) {
 			Spec: sandbox.Spec{
 				Tenant: "tenant", Name: "guest", Isolation: tier, Image: image(t, "conformance"), Args: []string{"guest"},
 			},
-			AddsEnv: []string{"PWD"},
+			AddsEnv: []string{"HOME", "PWD"},
 			Lacks:   lacks,
 		})
 	})

@@ -81,7 +81,7 @@ func TestExampleServer(t *testing.T) {
 		if got := textOf(t, call(t, session, "echo", map[string]any{"text": "hällo"})); got != "hällo" {
 			t.Errorf("echo: %q", got)
 		}
-		if got := textOf(t, call(t, session, "env_keys", nil)); got != "A\nSECRET" {
+		if got := textOf(t, call(t, session, "env_keys", nil)); got != "A\nHOME\nSECRET" {
 			t.Errorf("env_keys: %q", got)
 		}
 		var out struct {
