@@ -41,11 +41,7 @@ func newImageInspect() *cobra.Command {
 		Short: "Show what an image is made of, and what it shares with others",
 		Args:  exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ref, _, err := images.FromCommand(args)
-			if err != nil {
-				return usageError{err}
-			}
-			b, err := newBuilder(with, cmd.ErrOrStderr())
+			b, ref, err := builtRef(cmd, args, with)
 			if err != nil {
 				return err
 			}

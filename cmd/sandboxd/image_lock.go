@@ -64,6 +64,17 @@ func readLock(path string) (images.Lock, error) {
 	return lock, nil
 }
 
+// builtRef reads the reference to an image that was built already, and gives
+// what knows of it.
+func builtRef(cmd *cobra.Command, args, with []string) (*images.Builder, images.Ref, error) {
+	ref, _, err := images.FromCommand(args)
+	if err != nil {
+		return nil, ref, usageError{err}
+	}
+	b, err := newBuilder(with, cmd.ErrOrStderr())
+	return b, ref, err
+}
+
 func newImageLock() *cobra.Command {
 	var with []string
 	cmd := &cobra.Command{
@@ -74,11 +85,7 @@ and the base packages, without addresses or secrets. Keep it in version control;
 sandboxd image build --lock FILE builds just that, to the same digest.`,
 		Args: exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ref, _, err := images.FromCommand(args)
-			if err != nil {
-				return usageError{err}
-			}
-			b, err := newBuilder(with, cmd.ErrOrStderr())
+			b, ref, err := builtRef(cmd, args, with)
 			if err != nil {
 				return err
 			}
@@ -104,11 +111,7 @@ func newImageBill() *cobra.Command {
 		Short: "Print an image's bill of materials, as CycloneDX JSON",
 		Args:  exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ref, _, err := images.FromCommand(args)
-			if err != nil {
-				return usageError{err}
-			}
-			b, err := newBuilder(with, cmd.ErrOrStderr())
+			b, ref, err := builtRef(cmd, args, with)
 			if err != nil {
 				return err
 			}
